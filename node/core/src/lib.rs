@@ -1,1 +1,12 @@
-//! x
+//! Every decision of a Narad node, and none of its I/O.
+//!
+//! What this crate keeps true: nothing in it can name a clock, a socket or a file. Time and
+//! randomness are passed in; each machine is stepped with a closed input enum and answers with a
+//! closed effect enum, so that the node, the simulator and the model checks run the same code.
+#![no_std]
+#![forbid(unsafe_code)]
+
+extern crate alloc;
+
+pub mod copy;
+pub mod ids;
