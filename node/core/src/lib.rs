@@ -9,4 +9,6 @@
 extern crate alloc;
 
 pub mod copy;
+pub mod defaults;
 pub mod ids;
+pub mod meta;

@@ -1,0 +1,70 @@
+//! The one table of defaults, tied together by const assertions: they stay right when a process
+//! is stalled for a second.
+//!
+//! What this file keeps true: lease + clock drift < dead-after < force-promote-after, so that a
+//! cut-off owner has fenced itself before anyone can promote.
+
+/// Interval of a node's heartbeats to the leader, in ms.
+pub const HEARTBEAT_MS: u64 = 1_000;
+/// How long an answered heartbeat lets the owner of a moving partition append, in ms.
+pub const MOVE_LEASE_MS: u64 = 6_000;
+/// Allowance for drift between two machines' monotonic clocks over a lease, in ms.
+pub const CLOCK_DRIFT_MS: u64 = 1_000;
+/// Silence after which the leader marks a node dead, in ms.
+pub const DEAD_AFTER_MS: u64 = 15_000;
+/// Time after a death before the target may promote what it holds, in ms.
+pub const FORCE_PROMOTE_AFTER_MS: u64 = 120_000;
+/// Shortest and longest Raft election timeout, in ms.
+pub const ELECTION_MIN_MS: u64 = 1_000;
+/// See [`ELECTION_MIN_MS`].
+pub const ELECTION_MAX_MS: u64 = 2_000;
+/// A cluster is never shrunk below this many voters.
+pub const MIN_VOTERS: usize = 3;
+/// Learners are promoted while there are fewer voters than this.
+pub const MAX_VOTERS: usize = 5;
+/// Default visibility timeout of a delivered record, in ms.
+pub const VISIBILITY_MS: u64 = 30_000;
+/// Leases a partition.
+pub const LEASES_MAX: usize = 1_024;
+/// Records acked above the frontier, a partition.
+pub const ACKED_AHEAD_MAX: usize = 1_024;
+/// Largest tail at which a move freezes, in bytes; the bound is what B moves in the freeze budget.
+pub const LAG_BOUND_MAX_BYTES: u64 = 4 << 20;
+/// How long a freeze should last, in ms.
+pub const FREEZE_BUDGET_MS: u64 = 5;
+/// A freeze without progress of the target for this long is cancelled through Raft, in ms.
+pub const FREEZE_TTL_MS: u64 = 10_000;
+/// Most passes of a catch-up.
+pub const PASSES_MAX: u32 = 20;
+/// A pass whose tail is at least this share of the one before stalls, in percent.
+pub const STALL_PERCENT: u64 = 90;
+/// Tails below this get one pass of grace before they count as stalled, in bytes.
+pub const STALL_GRACE_BYTES: u64 = 16 << 20;
+/// Moves in flight in the whole cluster.
+pub const MAX_IN_FLIGHT_MOVES: usize = 8;
+/// Moves in flight into one node.
+pub const MAX_MOVES_IN: usize = 4;
+/// Moves in flight out of one node.
+pub const MAX_MOVES_OUT: usize = 4;
+/// Bytes after which a segment is sealed.
+pub const SEGMENT_BYTES: u64 = 256 << 20;
+/// Largest record (key and value) by default, in bytes.
+pub const RECORD_MAX_BYTES: u32 = 1 << 20;
+/// Most partitions of a topic.
+pub const PARTITIONS_MAX: u32 = 10_000;
+/// Share of the disk that a node's ingress WALs may use, in percent.
+pub const WAL_CAP_PERCENT: u64 = 10;
+
+/// A process may stall this long without anything being mistaken for a death, in ms.
+const STALL_MS: u64 = 1_000;
+
+const _: () = {
+    assert!(HEARTBEAT_MS + STALL_MS < MOVE_LEASE_MS);
+    assert!(MOVE_LEASE_MS + CLOCK_DRIFT_MS < DEAD_AFTER_MS);
+    assert!(DEAD_AFTER_MS < FORCE_PROMOTE_AFTER_MS);
+    assert!(ELECTION_MAX_MS + STALL_MS < MOVE_LEASE_MS);
+    assert!(MIN_VOTERS <= MAX_VOTERS);
+    assert!(MAX_MOVES_IN <= MAX_IN_FLIGHT_MOVES && MAX_MOVES_OUT <= MAX_IN_FLIGHT_MOVES);
+    assert!(FREEZE_BUDGET_MS < FREEZE_TTL_MS && STALL_MS < FREEZE_TTL_MS);
+    assert!(STALL_PERCENT < 100 && PASSES_MAX > 0);
+};

@@ -1,0 +1,211 @@
+//! Shapes of the replicated metadata.
+//!
+//! What this file keeps true: cloning a state is cheap (topics and members are shared until they
+//! change), because every applied version is handed to all shards.
+
+use crate::ids::{
+    DeathGeneration, Epoch, HandoffId, MoveId, NodeId, NodeIncarnation, Offset, PartitionIndex,
+    PartitionKey, RaftIndex, TopicId, TopicName,
+};
+use alloc::collections::BTreeMap;
+use alloc::string::String;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use serde::{Deserialize, Serialize};
+
+/// Whether the leader counts a member as living.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum MemberStatus {
+    /// Answers heartbeats, or has not missed them for long enough.
+    Alive,
+    /// Marked dead by a leader's clock; owns what it owned, serves nothing.
+    Dead,
+}
+
+/// One node of the cluster.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Member {
+    /// Its id.
+    pub id: NodeId,
+    /// `host:port` of its Cap'n Proto listener.
+    pub addr: String,
+    /// `host:port` of its bulk listener.
+    pub bulk_addr: String,
+    /// `host:port` of its admin port, empty when it has none.
+    pub http_addr: String,
+    /// Which life of the process registered last.
+    pub incarnation: NodeIncarnation,
+    /// Identity of its data directory; a wiped disk under an old id has another one.
+    pub disk: u64,
+    /// Number of its shard executors.
+    pub shards: u32,
+    /// Program version.
+    pub version: String,
+    /// Living or dead.
+    pub status: MemberStatus,
+    /// How many times it has been marked dead.
+    pub deaths: DeathGeneration,
+    /// Being drained off; survives a re-registration.
+    pub draining: bool,
+    /// Log index of its latest registration.
+    pub registered: RaftIndex,
+}
+
+/// Settings of a topic.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TopicSettings {
+    /// How long a delivered record stays invisible before it is delivered again, in ms.
+    pub visibility_ms: u64,
+    /// Oldest record kept, in ms by record time; `None` keeps all.
+    pub retention_ms: Option<u64>,
+    /// Most bytes kept a partition; `None` keeps all.
+    pub retention_bytes: Option<u64>,
+    /// Largest record (key and value), in bytes.
+    pub max_record_bytes: u32,
+    /// Deliveries after which a record goes to the dead-letter topic; `None` retries for ever.
+    pub max_deliveries: Option<u32>,
+    /// Where such records go.
+    pub dead_letter: Option<TopicName>,
+}
+
+impl Default for TopicSettings {
+    fn default() -> Self {
+        Self {
+            visibility_ms: crate::defaults::VISIBILITY_MS,
+            retention_ms: None,
+            retention_bytes: None,
+            max_record_bytes: crate::defaults::RECORD_MAX_BYTES,
+            max_deliveries: None,
+            dead_letter: None,
+        }
+    }
+}
+
+/// Where a partition should end up.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MoveTarget {
+    /// The node that is to own it.
+    pub node: NodeId,
+    /// Identity of this move.
+    pub move_id: MoveId,
+    /// Permission to freeze, once recorded.
+    pub handoff: Option<HandoffId>,
+    /// Set by an operator, not by the planner; a re-plan leaves it alone.
+    pub manual: bool,
+}
+
+/// How an epoch ended, which decides where a salvage of the old copy starts (rule R9).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum EpochEnd {
+    /// By CompleteMove: everything up to the captured end went along.
+    Completed {
+        /// Offset after the last record captured.
+        captured_end: Offset,
+    },
+    /// By ForcePromote: records from the told HWM on may be on the old disk only.
+    Promoted {
+        /// High-watermark that the old owner had told.
+        told_hwm: Offset,
+    },
+}
+
+/// An ended epoch whose copy has not been reclaimed yet (rule R7).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EndedEpoch {
+    /// The epoch.
+    pub epoch: Epoch,
+    /// Who owned it.
+    pub owner: NodeId,
+    /// How it ended.
+    pub end: EpochEnd,
+}
+
+/// Raft's state of one partition.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Assignment {
+    /// Who serves it now.
+    pub owner: NodeId,
+    /// Number of its ownership changes, from 1.
+    pub epoch: Epoch,
+    /// The move that runs, if any.
+    pub target: Option<MoveTarget>,
+    /// The owner has said that it opened this epoch's log. While false and the epoch is 1 there
+    /// may be no log on its disk; once true a missing one is never replaced by an empty one.
+    pub opened: bool,
+    /// Copies of ended epochs that are still to be reclaimed, oldest first.
+    pub ended: Vec<EndedEpoch>,
+}
+
+/// One incarnation of a topic.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Topic {
+    /// Its incarnation.
+    pub id: TopicId,
+    /// Its name.
+    pub name: TopicName,
+    /// The topic that feeds it, for placement: a child is kept off its parent's node where a
+    /// balanced alternative exists.
+    pub parent: Option<TopicName>,
+    /// Its settings.
+    pub settings: TopicSettings,
+    /// Assignments by partition index.
+    pub partitions: Vec<Assignment>,
+}
+
+/// Everything that Raft replicates.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MetaState {
+    /// Log index of the last command applied.
+    pub applied: RaftIndex,
+    /// Members by id.
+    pub members: BTreeMap<NodeId, Arc<Member>>,
+    /// Topics by incarnation.
+    pub topics: BTreeMap<TopicId, Arc<Topic>>,
+    /// Incarnation by name.
+    pub names: BTreeMap<TopicName, TopicId>,
+    /// Nodes that were removed, with the log index; one that comes back is told so.
+    pub removed: BTreeMap<NodeId, RaftIndex>,
+    /// Copy rate limit a node, bytes/s; `None` is unlimited.
+    pub throttle_bytes_per_s: Option<u64>,
+    /// The planner sets no targets while true.
+    pub rebalance_paused: bool,
+}
+
+impl MetaState {
+    /// The topic that has this name now.
+    #[must_use]
+    pub fn topic_by_name(&self, name: &TopicName) -> Option<&Arc<Topic>> {
+        self.topics.get(self.names.get(name)?)
+    }
+
+    /// The assignment of a partition, if its topic stands.
+    #[must_use]
+    pub fn assignment(&self, key: PartitionKey) -> Option<&Assignment> {
+        self.topics
+            .get(&key.topic)?
+            .partitions
+            .get(key.partition.0 as usize)
+    }
+
+    /// Every partition with its assignment, in key order.
+    pub fn assignments(&self) -> impl Iterator<Item = (PartitionKey, &Assignment)> {
+        self.topics.values().flat_map(|topic| {
+            topic
+                .partitions
+                .iter()
+                .enumerate()
+                .map(|(index, assignment)| {
+                    let partition = PartitionIndex(u32::try_from(index).unwrap_or(u32::MAX));
+                    (
+                        PartitionKey {
+                            topic: topic.id,
+                            partition,
+                        },
+                        assignment,
+                    )
+                })
+        })
+    }
+}
