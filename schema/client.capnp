@@ -1,0 +1,199 @@
+@0xd8a90c57e1b24f63;
+# The client interface: the bootstrap capability of every node's listener.
+#
+# Kept true: every result carries `error`, absent (null) when the call succeeded; no call kills the
+# connection; units stand in the names.
+
+using Common = import "common.capnp";
+using Peer = import "peer.capnp";
+
+interface Node {
+  info @0 () -> (info :NodeInfo);
+  # Who answers: id, version, limits.
+
+  produce @1 (topic :Text, records :List(Common.Record), partition :Int32 = -1)
+      -> (results :List(ProduceResult), error :Common.Error);
+  # Appends a batch durably before it answers. partition -1: keys hash, unkeyed records stick to an
+  # open local partition. One result a record, in order. At most 10000 records and 4 MiB a call.
+
+  consume @2 (topic :Text, maxRecords :UInt32 = 100, maxBytes :UInt32 = 1048576, waitMs :UInt32 = 0,
+              visibilityMs :UInt32 = 0, localOnly :Bool = false)
+      -> (records :List(Delivery), error :Common.Error);
+  # Leases up to maxRecords. waitMs > 0 parks until something is there (at most 60000). visibilityMs
+  # 0: the topic's setting. localOnly: only partitions that this node owns.
+
+  ack @3 (topic :Text, leases :List(Lease)) -> (results :List(LeaseResult), error :Common.Error);
+  nack @4 (topic :Text, leases :List(Lease), delayMs :UInt32 = 0)
+      -> (results :List(LeaseResult), error :Common.Error);
+  # Gives records back for delivery after delayMs.
+  extend @5 (topic :Text, leases :List(Lease), visibilityMs :UInt32)
+      -> (results :List(LeaseResult), error :Common.Error);
+
+  replay @6 (topic :Text, partition :UInt32, from :UInt64, to :UInt64 = 0xffffffffffffffff,
+             maxRecords :UInt32 = 1000, maxBytes :UInt32 = 1048576)
+      -> (records :List(Replayed), next :UInt64, start :UInt64, hwm :UInt64, skipped :UInt64,
+          error :Common.Error);
+  # Reads without leases. `next` is where the next call goes on; done when next >= min(to, hwm).
+
+  createTopic @7 (name :Text, partitions :UInt32, parent :Text, settings :TopicSettings)
+      -> (topic :Topic, error :Common.Error);
+  listTopics @8 () -> (topics :List(Topic), error :Common.Error);
+  describeTopic @9 (name :Text) -> (topic :Topic, error :Common.Error);
+  deleteTopic @10 (name :Text) -> (error :Common.Error);
+
+  members @11 () -> (members :List(Member), leader :Text, term :UInt64, applied :UInt64,
+                     error :Common.Error);
+  moves @12 () -> (moves :List(Move), finished :List(Move), error :Common.Error);
+  # Running moves, and the latest finished ones (a bounded history of this cluster's targets).
+  plan @13 () -> (steps :List(PlanStep), notes :List(Text), error :Common.Error);
+  moveTo @14 (topic :Text, partition :UInt32, to :Text) -> (moveId :UInt64, error :Common.Error);
+  cancelMove @15 (topic :Text, partition :UInt32) -> (error :Common.Error);
+  decommission @16 (node :Text, cancel :Bool = false, dryRun :Bool = false)
+      -> (steps :List(PlanStep), notes :List(Text), error :Common.Error);
+  throttle @17 (bytesPerS :UInt64 = 0, set :Bool = true) -> (bytesPerS :UInt64, error :Common.Error);
+  # 0 = unlimited. set = false only reads.
+
+  locate @18 (topic :Text) -> (topic :Topic, nodes :List(Member), error :Common.Error);
+  # What a client needs to send to owners directly; cheap, from local metadata.
+
+  peer @19 (node :Text, incarnation :UInt64) -> (peer :Peer.Peer, error :Common.Error);
+  # The interface between nodes.
+}
+
+struct NodeInfo {
+  id @0 :Text;
+  version @1 :Text;
+  shards @2 :UInt32;
+  maxRecordBytes @3 :UInt32;
+  maxBatchBytes @4 :UInt32;
+  maxBatchRecords @5 :UInt32;
+  incarnation @6 :UInt64;
+}
+
+struct ProduceResult {
+  union {
+    committed :group {
+      partition @0 :UInt32;
+      offset @1 :UInt64;
+    }
+    accepted @2 :Void;     # durable here; will be delivered to its partition's owner
+    error @3 :Common.Error;
+  }
+}
+
+struct Lease {
+  partition @0 :UInt32;
+  offset @1 :UInt64;
+  nonce @2 :UInt64;
+}
+
+struct Delivery {
+  lease @0 :Lease;
+  record @1 :Common.Record;
+  deliveries @2 :UInt32;   # how many times it has been delivered by this owner, this one included
+  topicId @3 :UInt64;
+}
+
+struct LeaseResult {
+  union {
+    ok @0 :Void;
+    error @1 :Common.Error;
+  }
+}
+
+struct Replayed {
+  offset @0 :UInt64;
+  record @1 :Common.Record;
+}
+
+struct TopicSettings {
+  visibilityMs @0 :UInt64;       # 0: default
+  retentionMs @1 :UInt64;        # 0: keep all
+  retentionBytes @2 :UInt64;     # 0: keep all
+  maxRecordBytes @3 :UInt32;     # 0: default
+  maxDeliveries @4 :UInt32;      # 0: no limit
+  deadLetter @5 :Text;           # empty: none
+}
+
+struct Topic {
+  id @0 :UInt64;
+  name @1 :Text;
+  parent @2 :Text;
+  settings @3 :TopicSettings;
+  partitions @4 :List(PartitionInfo);
+}
+
+struct PartitionInfo {
+  index @0 :UInt32;
+  owner @1 :Text;
+  epoch @2 :UInt64;
+  target @3 :Text;         # empty when stable
+  moveId @4 :UInt64;
+  handoffId @5 :UInt64;    # 0: none
+  start @6 :UInt64;        # the next five: 0 where the answering node could not ask the owner
+  hwm @7 :UInt64;
+  frontier @8 :UInt64;
+  bytes @9 :UInt64;
+  known @10 :Bool;         # whether they were asked
+}
+
+struct Member {
+  id @0 :Text;
+  addr @1 :Text;
+  bulkAddr @2 :Text;
+  httpAddr @3 :Text;
+  status @4 :Text;         # alive | dead
+  draining @5 :Bool;
+  role @6 :Text;           # leader | voter | learner | none
+  owned @7 :UInt32;
+  inbound @8 :UInt32;
+  outbound @9 :UInt32;
+  shards @10 :UInt32;
+  version @11 :Text;
+  diskFreeBytes @12 :UInt64;
+  diskUsedBytes @13 :UInt64;
+  undispatched @14 :UInt64;   # records in its ingress WALs, as last told; at the leader only
+  held @15 :Text;          # what holds its removal back; empty when nothing does
+  incarnation @16 :UInt64;
+}
+
+struct Move {
+  topic @0 :Text;
+  partition @1 :UInt32;
+  source @2 :Text;
+  target @3 :Text;
+  moveId @4 :UInt64;
+  phase @5 :Text;          # waiting open catch_up begin_handoff freeze finalize install flip serve done failed
+  bytesDone @6 :UInt64;
+  bytesLeft @7 :UInt64;
+  bytesPerS @8 :UInt64;    # B of the latest pass
+  writeBytesPerS @9 :UInt64;  # W of the source
+  passes @10 :UInt32;
+  converged @11 :Bool;
+  elapsedMs @12 :UInt64;
+  freezeUs @13 :UInt64;
+  split @14 :FreezeSplit;
+  lastError @15 :Text;
+  handoffId @16 :UInt64;
+  outcome @17 :Text;       # finished moves: flipped | cancelled | superseded
+  tails @18 :List(UInt64); # bytes left at the end of each pass
+  manual @19 :Bool;
+}
+
+struct FreezeSplit {
+  # Parts of one freeze, in microseconds.
+  settleUs @0 :UInt64;
+  drainUs @1 :UInt64;
+  persistUs @2 :UInt64;
+  installUs @3 :UInt64;
+  flipUs @4 :UInt64;
+  takeoverUs @5 :UInt64;
+}
+
+struct PlanStep {
+  topic @0 :Text;
+  partition @1 :UInt32;
+  from @2 :Text;
+  to @3 :Text;
+  reason @4 :Text;
+}
