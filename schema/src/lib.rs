@@ -16,7 +16,8 @@ macro_rules! generated {
             unused_qualifications,
             rustdoc::all,
             clippy::all,
-            clippy::pedantic
+            clippy::pedantic,
+            clippy::unimplemented
         )]
         pub mod $name {
             include!(concat!(env!("OUT_DIR"), "/", stringify!($name), ".rs"));
