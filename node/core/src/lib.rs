@@ -12,3 +12,4 @@ pub mod copy;
 pub mod defaults;
 pub mod ids;
 pub mod meta;
+pub mod moves;

@@ -1,0 +1,15 @@
+//! The move of a live partition: the owner's side ([`source`]), the target's side ([`target`]),
+//! when to stop copying ([`convergence`]) and the lease that fences a moving partition's owner
+//! ([`lease`]).
+//!
+//! What this module keeps true: the freeze ends through the metadata only, an unknown outcome is
+//! never treated as a refusal, and nothing that a disk holds is thrown away on a local view.
+
+pub mod lease;
+pub mod source;
+
+pub use lease::MoveLease;
+pub use source::{
+    AckRefusal, AppendRefusal, SourceEffect, SourceInput, SourcePartition, SourceRefusal,
+    StopReason,
+};
