@@ -1,1 +1,13 @@
-//! x
+//! The `narad` node: a thin shell around [`narad_core`] that feeds its decisions with time, disk
+//! and network, and carries out what they say.
+//!
+//! What this crate keeps true: executors share nothing but the values in [`NodeContext`] and ask
+//! each other over bounded channels; a decision that a promise rests on is made in the core crate.
+//!
+//! [`NodeContext`]: context::NodeContext
+
+pub mod clock;
+pub mod config;
+pub mod data_dir;
+pub mod limits;
+pub mod metrics;

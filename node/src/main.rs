@@ -1,2 +1,5 @@
-//! x
-fn main() {}
+//! The `narad` program.
+
+fn main() -> std::process::ExitCode {
+    std::process::ExitCode::SUCCESS
+}

@@ -1,0 +1,589 @@
+//! Turns what an operator said into a [`Config`], or into all the reasons why not.
+//!
+//! What this file keeps true: no default hides a mistake (unknown keys, a node that is missing
+//! from its own list of founders, ports that collide are told), and each problem says what to do.
+
+use super::{Config, Cpus, MoveSettings, ServeArgs, Start, StorageSettings, Timings};
+use crate::limits;
+use narad_core::defaults;
+use narad_core::ids::NodeId;
+use std::collections::BTreeSet;
+use std::fmt;
+use std::io::Read;
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::path::Path;
+
+/// One thing that is wrong with the configuration.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ConfigProblem {
+    /// The flag (its variable and file key have the same name).
+    pub flag: &'static str,
+    /// What is wrong and what to do.
+    pub message: String,
+}
+
+/// Everything that is wrong with the configuration.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub struct ConfigErrors(pub Vec<ConfigProblem>);
+
+impl fmt::Display for ConfigErrors {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "the configuration cannot be used:")?;
+        for problem in &self.0 {
+            write!(f, "\n  {}: {}", problem.flag, problem.message)?;
+        }
+        Ok(())
+    }
+}
+
+#[derive(Default)]
+struct Problems(Vec<ConfigProblem>);
+
+impl Problems {
+    fn add(&mut self, flag: &'static str, message: impl Into<String>) {
+        self.0.push(ConfigProblem {
+            flag,
+            message: message.into(),
+        });
+    }
+
+    fn check(&mut self, holds: bool, flag: &'static str, message: impl FnOnce() -> String) {
+        if !holds {
+            self.add(flag, message());
+        }
+    }
+}
+
+pub(super) fn resolve(args: ServeArgs) -> Result<Config, ConfigErrors> {
+    let mut problems = Problems::default();
+    let args = match &args.config {
+        None => args,
+        Some(path) => match read_file(path) {
+            Ok(file) => args.or(file),
+            Err(message) => {
+                problems.add("--config", message);
+                args
+            }
+        },
+    };
+    let timings = timings(&args, &mut problems);
+    let moves = moves(&args, &timings, &mut problems);
+    let storage = storage(&args, &mut problems);
+    let (min_voters, max_voters) = voters(&args, &mut problems);
+    let node_id = node_id(&args, &mut problems);
+    let data_dir = args.data_dir.clone();
+    if data_dir.is_none() {
+        problems.add(
+            "--data-dir",
+            "is missing: say where this node keeps its data",
+        );
+    }
+    let start = start(&args, &node_id, &mut problems);
+    let binds = binds(&args, &mut problems);
+    let (shards, cpus) = executors(&args, &mut problems);
+    let addrs = binds
+        .as_ref()
+        .and_then(|binds| advertised(&args, binds, &start, node_id.as_ref(), &mut problems));
+    if let (Some(node_id), Some(data_dir), Some(binds), Some(addrs), Some(start), true) = (
+        node_id,
+        data_dir,
+        binds,
+        addrs,
+        start,
+        problems.0.is_empty(),
+    ) {
+        let (addr, bulk_addr, http_addr) = addrs;
+        return Ok(Config {
+            node_id,
+            data_dir,
+            listen: binds.listen,
+            bulk: binds.bulk,
+            http: binds.http,
+            addr,
+            bulk_addr,
+            http_addr,
+            start,
+            shards,
+            cpus,
+            timings,
+            moves,
+            storage,
+            min_voters,
+            max_voters,
+        });
+    }
+    Err(ConfigErrors(problems.0))
+}
+
+fn read_file(path: &Path) -> Result<ServeArgs, String> {
+    let file = std::fs::File::open(path)
+        .map_err(|error| format!("cannot open {}: {error}", path.display()))?;
+    let mut text = String::new();
+    file.take(limits::CONFIG_FILE_MAX_BYTES)
+        .read_to_string(&mut text)
+        .map_err(|error| format!("cannot read {}: {error}", path.display()))?;
+    toml::from_str(&text).map_err(|error| format!("{}: {error}", path.display()))
+}
+
+fn node_id(args: &ServeArgs, problems: &mut Problems) -> Option<NodeId> {
+    let Some(text) = &args.node_id else {
+        problems.add(
+            "--node-id",
+            "is missing: give this node a name that it keeps for ever",
+        );
+        return None;
+    };
+    NodeId::parse(text)
+        .map_err(|error| problems.add("--node-id", format!("{text:?} {error}")))
+        .ok()
+}
+
+fn timings(args: &ServeArgs, problems: &mut Problems) -> Timings {
+    let t = Timings {
+        heartbeat_ms: args.heartbeat_ms.unwrap_or(defaults::HEARTBEAT_MS),
+        election_min_ms: args.election_min_ms.unwrap_or(defaults::ELECTION_MIN_MS),
+        election_max_ms: args.election_max_ms.unwrap_or(defaults::ELECTION_MAX_MS),
+        move_lease_ms: args.move_lease_ms.unwrap_or(defaults::MOVE_LEASE_MS),
+        clock_drift_ms: args.clock_drift_ms.unwrap_or(defaults::CLOCK_DRIFT_MS),
+        dead_after_ms: args.dead_after_ms.unwrap_or(defaults::DEAD_AFTER_MS),
+        force_promote_after_ms: args
+            .force_promote_after_ms
+            .unwrap_or(defaults::FORCE_PROMOTE_AFTER_MS),
+        planner_tick_ms: args.planner_tick_ms.unwrap_or(5_000),
+        stop_timeout_ms: args.stop_timeout_ms.unwrap_or(30_000),
+    };
+    problems.check(t.heartbeat_ms >= 10, "--heartbeat-ms", || {
+        "must be 10 or more".into()
+    });
+    problems.check(t.election_min_ms >= 100, "--election-min-ms", || {
+        "must be 100 or more".into()
+    });
+    problems.check(
+        t.election_max_ms > t.election_min_ms,
+        "--election-max-ms",
+        || format!("must be above --election-min-ms ({})", t.election_min_ms),
+    );
+    problems.check(
+        t.move_lease_ms > t.heartbeat_ms.saturating_mul(2),
+        "--move-lease-ms",
+        || {
+            format!(
+                "must be above twice --heartbeat-ms ({}), or one late heartbeat fences an owner",
+                t.heartbeat_ms
+            )
+        },
+    );
+    problems.check(
+        t.move_lease_ms > t.election_max_ms,
+        "--move-lease-ms",
+        || {
+            format!(
+                "must be above --election-max-ms ({}), or every election fences owners",
+                t.election_max_ms
+            )
+        },
+    );
+    problems.check(
+        t.clock_drift_ms >= t.move_lease_ms / 100,
+        "--clock-drift-ms",
+        || "must be at least 1 % of --move-lease-ms: two machines' clocks differ that much".into(),
+    );
+    problems.check(
+        t.dead_after_ms > t.move_lease_ms.saturating_add(t.clock_drift_ms),
+        "--dead-after-ms",
+        || {
+            format!(
+                "must be above --move-lease-ms + --clock-drift-ms ({}): an owner has to have \
+                 fenced itself before it counts as dead",
+                t.move_lease_ms.saturating_add(t.clock_drift_ms)
+            )
+        },
+    );
+    problems.check(
+        t.force_promote_after_ms > t.dead_after_ms,
+        "--force-promote-after-ms",
+        || format!("must be above --dead-after-ms ({})", t.dead_after_ms),
+    );
+    problems.check(t.planner_tick_ms >= 100, "--planner-tick-ms", || {
+        "must be 100 or more".into()
+    });
+    problems.check(t.stop_timeout_ms >= 100, "--stop-timeout-ms", || {
+        "must be 100 or more".into()
+    });
+    for (flag, value) in [
+        ("--force-promote-after-ms", t.force_promote_after_ms),
+        ("--planner-tick-ms", t.planner_tick_ms),
+        ("--stop-timeout-ms", t.stop_timeout_ms),
+    ] {
+        problems.check(value <= 7 * 86_400_000, flag, || {
+            "must be a week or less".into()
+        });
+    }
+    t
+}
+
+fn moves(args: &ServeArgs, timings: &Timings, problems: &mut Problems) -> MoveSettings {
+    let m = MoveSettings {
+        freeze_ttl_ms: args.freeze_ttl_ms.unwrap_or(defaults::FREEZE_TTL_MS),
+        freeze_budget_ms: args.freeze_budget_ms.unwrap_or(defaults::FREEZE_BUDGET_MS),
+        lag_bound_max_bytes: args
+            .lag_bound_max_bytes
+            .unwrap_or(defaults::LAG_BOUND_MAX_BYTES),
+        passes_max: args.passes_max.unwrap_or(defaults::PASSES_MAX),
+        max_in_flight: args
+            .max_in_flight_moves
+            .unwrap_or(defaults::MAX_IN_FLIGHT_MOVES),
+        max_in: args.max_moves_in.unwrap_or(defaults::MAX_MOVES_IN),
+        max_out: args.max_moves_out.unwrap_or(defaults::MAX_MOVES_OUT),
+    };
+    problems.check(
+        m.freeze_budget_ms >= 1 && m.freeze_budget_ms < m.freeze_ttl_ms,
+        "--freeze-budget-ms",
+        || {
+            format!(
+                "must be 1 or more and below --freeze-ttl-ms ({})",
+                m.freeze_ttl_ms
+            )
+        },
+    );
+    problems.check(
+        m.freeze_ttl_ms >= 100 && m.freeze_ttl_ms < timings.force_promote_after_ms,
+        "--freeze-ttl-ms",
+        || {
+            format!(
+                "must be 100 or more and below --force-promote-after-ms ({})",
+                timings.force_promote_after_ms
+            )
+        },
+    );
+    problems.check(
+        (4_096..=1 << 30).contains(&m.lag_bound_max_bytes),
+        "--lag-bound-max-bytes",
+        || "must be 4096 to 1073741824".into(),
+    );
+    problems.check((1..=1_000).contains(&m.passes_max), "--passes-max", || {
+        "must be 1 to 1000".into()
+    });
+    problems.check(
+        (1..=256).contains(&m.max_in_flight),
+        "--max-in-flight-moves",
+        || "must be 1 to 256".into(),
+    );
+    for (flag, value) in [("--max-moves-in", m.max_in), ("--max-moves-out", m.max_out)] {
+        problems.check((1..=m.max_in_flight).contains(&value), flag, || {
+            format!("must be 1 to --max-in-flight-moves ({})", m.max_in_flight)
+        });
+    }
+    m
+}
+
+fn storage(args: &ServeArgs, problems: &mut Problems) -> StorageSettings {
+    let s = StorageSettings {
+        segment_bytes: args.segment_bytes.unwrap_or(defaults::SEGMENT_BYTES),
+        cache_bytes: args.cache_bytes,
+        wal_cap_bytes: args.wal_cap_bytes,
+    };
+    problems.check(
+        (1 << 20..=16 << 30).contains(&s.segment_bytes),
+        "--segment-bytes",
+        || "must be 1048576 (1 MiB) to 17179869184 (16 GiB)".into(),
+    );
+    problems.check(
+        s.wal_cap_bytes.is_none_or(|bytes| bytes >= 64 << 20),
+        "--wal-cap-bytes",
+        || "must be 67108864 (64 MiB) or more".into(),
+    );
+    s
+}
+
+fn voters(args: &ServeArgs, problems: &mut Problems) -> (usize, usize) {
+    let min = args.min_voters.unwrap_or(defaults::MIN_VOTERS);
+    let max = args.max_voters.unwrap_or(defaults::MAX_VOTERS);
+    problems.check((1..=max).contains(&min), "--min-voters", || {
+        format!("must be 1 to --max-voters ({max})")
+    });
+    problems.check((1..=15).contains(&max), "--max-voters", || {
+        "must be 1 to 15: every voter slows every commit".into()
+    });
+    (min, max)
+}
+
+fn start(args: &ServeArgs, node_id: &Option<NodeId>, problems: &mut Problems) -> Option<Start> {
+    match (&args.peers, &args.join) {
+        (Some(_), Some(_)) => {
+            problems.add(
+                "--peers",
+                "cannot stand beside --join: founders take --peers, later members --join",
+            );
+            None
+        }
+        (None, None) => Some(Start::Restart),
+        (None, Some(join)) => {
+            problems.check(
+                (1..=limits::ADDRESSES_MAX).contains(&join.len()),
+                "--join",
+                || format!("takes 1 to {} addresses", limits::ADDRESSES_MAX),
+            );
+            for addr in join {
+                check_addr("--join", addr, problems);
+            }
+            Some(Start::Join(join.clone()))
+        }
+        (Some(peers), None) => founders(peers, node_id, problems).map(Start::Found),
+    }
+}
+
+fn founders(
+    peers: &[String],
+    node_id: &Option<NodeId>,
+    problems: &mut Problems,
+) -> Option<Vec<(NodeId, String)>> {
+    let mut founders = Vec::new();
+    let mut ids = BTreeSet::new();
+    let mut addrs = BTreeSet::new();
+    for peer in peers {
+        let Some((id, addr)) = peer.split_once('=') else {
+            problems.add(
+                "--peers",
+                format!("{peer:?} is not of the form ID=HOST:PORT"),
+            );
+            continue;
+        };
+        check_addr("--peers", addr, problems);
+        match NodeId::parse(id) {
+            Ok(id) => {
+                problems.check(ids.insert(id.clone()), "--peers", || {
+                    format!("{id} is named twice")
+                });
+                problems.check(addrs.insert(addr), "--peers", || {
+                    format!("{addr} is named twice")
+                });
+                founders.push((id, addr.to_owned()));
+            }
+            Err(error) => problems.add("--peers", format!("{id:?} {error}")),
+        }
+    }
+    problems.check(
+        (1..=limits::ADDRESSES_MAX).contains(&peers.len()),
+        "--peers",
+        || format!("takes 1 to {} founders", limits::ADDRESSES_MAX),
+    );
+    if let Some(id) = node_id
+        && !ids.contains(id)
+    {
+        problems.add(
+            "--peers",
+            format!("does not name {id}, this node: list every founder, this one included"),
+        );
+    }
+    Some(founders)
+}
+
+fn check_addr(flag: &'static str, addr: &str, problems: &mut Problems) {
+    let good = addr
+        .rsplit_once(':')
+        .is_some_and(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok_and(|p| p > 0));
+    problems.check(good, flag, || {
+        format!("{addr:?} is not of the form HOST:PORT with a port of 1 to 65535")
+    });
+}
+
+struct Binds {
+    listen: SocketAddr,
+    bulk: SocketAddr,
+    http: Option<SocketAddr>,
+}
+
+fn bind_addr(flag: &'static str, text: &str, problems: &mut Problems) -> Option<SocketAddr> {
+    match text.to_socket_addrs().map(|mut addrs| addrs.next()) {
+        Ok(Some(addr)) if addr.port() != 0 => Some(addr),
+        Ok(Some(_)) => {
+            problems.add(
+                flag,
+                "needs a port of 1 to 65535: others are told this address",
+            );
+            None
+        }
+        Ok(None) | Err(_) => {
+            problems.add(
+                flag,
+                format!("{text:?} is not a HOST:PORT that this machine can resolve"),
+            );
+            None
+        }
+    }
+}
+
+fn binds(args: &ServeArgs, problems: &mut Problems) -> Option<Binds> {
+    let listen = match &args.listen {
+        None => {
+            problems.add(
+                "--listen",
+                "is missing: say where clients and peers connect",
+            );
+            None
+        }
+        Some(text) => bind_addr("--listen", text, problems),
+    };
+    let bulk = match &args.bulk {
+        Some(text) => bind_addr("--bulk", text, problems),
+        None => listen.and_then(|listen| match listen.port().checked_add(1) {
+            Some(port) => Some(SocketAddr::new(listen.ip(), port)),
+            None => {
+                problems.add(
+                    "--bulk",
+                    "is missing, and there is no port after --listen's",
+                );
+                None
+            }
+        }),
+    };
+    let http = args
+        .http
+        .as_ref()
+        .and_then(|text| bind_addr("--http", text, problems));
+    let (listen, bulk) = (listen?, bulk?);
+    problems.check(listen != bulk, "--bulk", || {
+        format!("{bulk} is the same as --listen")
+    });
+    if let Some(http) = http {
+        problems.check(http != listen && http != bulk, "--http", || {
+            format!("{http} is taken by --listen or --bulk")
+        });
+    }
+    for (flag, addr) in [
+        ("--listen", Some(listen)),
+        ("--bulk", Some(bulk)),
+        ("--http", http),
+    ] {
+        if let Some(addr) = addr
+            && !addr.ip().is_loopback()
+            && args.insecure != Some(true)
+        {
+            problems.add(
+                flag,
+                format!(
+                    "{addr} can be reached from other machines and there is no access control: \
+                     restrict it by the network and say --insecure, or bind a loopback address"
+                ),
+            );
+        }
+    }
+    Some(Binds { listen, bulk, http })
+}
+
+fn advertised(
+    args: &ServeArgs,
+    binds: &Binds,
+    start: &Option<Start>,
+    node_id: Option<&NodeId>,
+    problems: &mut Problems,
+) -> Option<(String, String, String)> {
+    let own = match start {
+        Some(Start::Found(founders)) => founders
+            .iter()
+            .find(|(id, _)| Some(id) == node_id)
+            .map(|(_, addr)| addr.clone()),
+        _ => None,
+    };
+    let host = match (&args.advertise, &own) {
+        (Some(host), _) => bracket(host),
+        (None, Some(addr)) => addr.rsplit_once(':')?.0.to_owned(),
+        (None, None) if binds.listen.ip().is_unspecified() => {
+            problems.add(
+                "--advertise",
+                format!(
+                    "is missing: --listen {} binds every interface, so say by which host others \
+                     reach this node",
+                    binds.listen
+                ),
+            );
+            return None;
+        }
+        (None, None) => bracket(&binds.listen.ip().to_string()),
+    };
+    let addr = format!("{host}:{}", binds.listen.port());
+    if let Some(own) = own
+        && args.advertise.is_none()
+        && own.rsplit_once(':').map(|(_, port)| port) != Some(&binds.listen.port().to_string())
+    {
+        problems.add(
+            "--peers",
+            format!(
+                "names this node at {own}, but it listens at {}: make them agree",
+                binds.listen
+            ),
+        );
+    }
+    let at = |bind: SocketAddr| {
+        let host = if bind.ip() == binds.listen.ip() || bind.ip().is_unspecified() {
+            host.clone()
+        } else {
+            bracket(&bind.ip().to_string())
+        };
+        format!("{host}:{}", bind.port())
+    };
+    Some((addr, at(binds.bulk), binds.http.map(at).unwrap_or_default()))
+}
+
+fn bracket(host: &str) -> String {
+    if host.contains(':') && !host.starts_with('[') {
+        format!("[{host}]")
+    } else {
+        host.to_owned()
+    }
+}
+
+fn executors(args: &ServeArgs, problems: &mut Problems) -> (u32, Cpus) {
+    let cpus = match args.cpus.as_deref() {
+        None => Cpus::Auto,
+        Some("none") => Cpus::None,
+        Some(list) => match parse_cpus(list) {
+            Ok(list) => Cpus::List(list),
+            Err(message) => {
+                problems.add("--cpus", message);
+                Cpus::None
+            }
+        },
+    };
+    let usable = match &cpus {
+        Cpus::List(list) => list.len(),
+        Cpus::Auto | Cpus::None => std::thread::available_parallelism().map_or(1, Into::into),
+    };
+    let default = u32::try_from(usable).unwrap_or(1).saturating_sub(1).max(1);
+    let shards = args.shards.unwrap_or(default);
+    problems.check(
+        (1..=limits::SHARDS_MAX).contains(&shards),
+        "--shards",
+        || format!("must be 1 to {}", limits::SHARDS_MAX),
+    );
+    (shards, cpus)
+}
+
+fn parse_cpus(text: &str) -> Result<Vec<usize>, String> {
+    let allowed = nix::sched::sched_getaffinity(nix::unistd::Pid::from_raw(0))
+        .map_err(|error| format!("cannot ask which CPUs this process may use: {error}"))?;
+    let mut list = Vec::new();
+    for part in text.split(',') {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        let (Ok(first), Ok(last)) = (first.trim().parse::<usize>(), last.trim().parse::<usize>())
+        else {
+            return Err(format!("{part:?} is neither a CPU nor a range like 0-3"));
+        };
+        if first > last || last >= nix::sched::CpuSet::count() {
+            return Err(format!("{part:?} is not a range of CPUs"));
+        }
+        for cpu in first..=last {
+            if list.contains(&cpu) {
+                return Err(format!("CPU {cpu} is named twice"));
+            }
+            if !allowed.is_set(cpu).unwrap_or(false) {
+                return Err(format!(
+                    "CPU {cpu} does not exist or is not allowed to this process"
+                ));
+            }
+            list.push(cpu);
+        }
+    }
+    Ok(list)
+}

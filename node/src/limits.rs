@@ -1,0 +1,58 @@
+//! Every bound of the node's own queues, loops and buffers, with its reason.
+//!
+//! What this file keeps true: nothing in this crate grows with load or with a peer's wishes.
+
+/// Requests that may wait for the control core: a burst of proposals of all shards and of a
+/// peer's Raft messages; more than that means the core is stuck, and senders should wait.
+pub const CONTROL_QUEUE: usize = 1_024;
+/// Requests that may wait for one shard: connections times calls in flight, bounded so that a
+/// slow disk pushes back instead of filling memory.
+pub const SHARD_QUEUE: usize = 4_096;
+/// Requests that may wait for the mover: only views.
+pub const MOVER_QUEUE: usize = 64;
+/// Requests that the control core works on at once; they wait for the network, not for the CPU.
+pub const CONTROL_IN_FLIGHT: usize = 1_024;
+
+/// Founding members and addresses to join through: a list for a person to write.
+pub const ADDRESSES_MAX: usize = 64;
+/// Most shard executors: each pins rings and a thread.
+pub const SHARDS_MAX: u32 = 512;
+/// Largest configuration file that is read, in bytes.
+pub const CONFIG_FILE_MAX_BYTES: u64 = 1 << 20;
+/// Largest `node.json` that is read, in bytes.
+pub const NODE_FILE_MAX_BYTES: u64 = 64 << 10;
+
+/// Threads that answer the admin port; a scrape and a few people.
+pub const HTTP_THREADS: usize = 4;
+/// Largest body of an admin request that is read, in bytes; none is needed.
+pub const HTTP_BODY_MAX_BYTES: usize = 64 << 10;
+
+/// How long one call to another node's control core may take, in ms.
+pub const PEER_CALL_MS: u64 = 5_000;
+/// How long a proposal is retried while it was certainly not proposed, in ms: longer than an
+/// election takes, shorter than a person's patience.
+pub const PROPOSE_RETRY_MS: u64 = 15_000;
+/// How long a barrier is retried, in ms.
+pub const BARRIER_RETRY_MS: u64 = 15_000;
+/// First wait between two attempts, in ms; it doubles up to [`RETRY_MAX_MS`].
+pub const RETRY_MIN_MS: u64 = 20;
+/// Longest wait between two attempts, in ms.
+pub const RETRY_MAX_MS: u64 = 500;
+/// How long this node waits until a committed entry is applied here before the outcome counts as
+/// unknown, in ms.
+pub const APPLY_WAIT_MS: u64 = 10_000;
+/// Addresses that a redirected join is followed through in one attempt.
+pub const JOIN_HOPS: usize = 4;
+/// Owned partitions whose bytes one heartbeat tells; the rest is told as unknown.
+pub const BEAT_PARTITIONS_MAX: usize = 10_000;
+/// Steps that one plan shows.
+pub const PLAN_STEPS_MAX: usize = 1_000;
+/// Commands that one pass of the controller proposes at once.
+pub const CONTROLLER_BATCH: usize = 64;
+
+const _: () = {
+    assert!(RETRY_MIN_MS < RETRY_MAX_MS && RETRY_MAX_MS < PROPOSE_RETRY_MS);
+    assert!(PROPOSE_RETRY_MS > narad_core::defaults::ELECTION_MAX_MS * 3);
+    assert!(BARRIER_RETRY_MS > narad_core::defaults::ELECTION_MAX_MS * 3);
+    assert!(CONTROL_QUEUE >= 64 && SHARD_QUEUE >= 64);
+};
