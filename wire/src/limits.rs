@@ -1,0 +1,70 @@
+//! Every bound of this crate, with its reason.
+//!
+//! What this file keeps true: no queue, buffer, retry or wait in this crate is without a number
+//! here, and numbers that depend on one another are tied by assertions.
+
+/// Buffer of each half of an RPC connection, in bytes: one system call then carries many small
+/// calls, and a batch of records goes out in few.
+pub const RPC_BUFFER_BYTES: usize = 64 << 10;
+
+/// Most records of one `produce` or `append` call.
+pub const BATCH_MAX_RECORDS: usize = 10_000;
+/// Most bytes (keys and values) of one `produce` or `append` call. Bounded by bytes as well as by
+/// count, so that no batch of allowed records can outgrow what a peer takes.
+pub const BATCH_MAX_BYTES: usize = 4 << 20;
+/// Most bytes of one Raft message body.
+pub const RAFT_BODY_MAX_BYTES: usize = 2 << 20;
+/// Most bytes that a `consume` or `replay` answer carries, whatever was asked for.
+pub const READ_MAX_BYTES: usize = 4 << 20;
+/// Longest park of a long poll, in ms.
+pub const WAIT_MAX_MS: u32 = 60_000;
+
+/// Traversal limit of a message, in words of 8 bytes. The library's default of 64 MiB ends the
+/// *connection* when a large batch is read; this one leaves room for reading the largest batch
+/// several times over and still bounds what a hostile message can make us walk or allocate.
+pub const TRAVERSAL_LIMIT_WORDS: usize = (256 << 20) / 8;
+/// Deepest nesting of a message; the interfaces nest to less than ten.
+pub const NESTING_LIMIT: i32 = 32;
+
+const _: () = {
+    assert!(TRAVERSAL_LIMIT_WORDS * 8 >= 16 * BATCH_MAX_BYTES);
+    assert!(TRAVERSAL_LIMIT_WORDS * 8 >= 16 * RAFT_BODY_MAX_BYTES);
+    assert!(TRAVERSAL_LIMIT_WORDS * 8 >= 16 * READ_MAX_BYTES);
+};
+
+/// Idle time before the kernel probes a silent RPC connection, in s.
+pub const KEEPALIVE_IDLE_S: u32 = 5;
+/// Interval of those probes, in s.
+pub const KEEPALIVE_INTERVAL_S: u32 = 2;
+/// Unanswered probes that end the connection.
+pub const KEEPALIVE_PROBES: u32 = 4;
+/// Sent bytes that stay unacknowledged this long end the connection, in ms. Shorter than dead-after
+/// (15 s), so that calls to a vanished machine end before its death is decided.
+pub const TCP_USER_TIMEOUT_MS: u32 = 12_000;
+
+const _: () = {
+    assert!((TCP_USER_TIMEOUT_MS as u64) < narad_core::defaults::DEAD_AFTER_MS);
+    assert!(
+        (KEEPALIVE_IDLE_S + KEEPALIVE_INTERVAL_S * KEEPALIVE_PROBES) as u64 * 1_000
+            < narad_core::defaults::DEAD_AFTER_MS
+    );
+};
+
+/// How long closing a connection may take before it is cut, in ms.
+pub const CLOSE_GRACE_MS: u64 = 1_000;
+
+/// Ranges of the bulk channel start and end at multiples of this, in bytes: what O_DIRECT needs.
+pub const BULK_ALIGN: u64 = 512;
+/// Bytes of one splice, and the size asked of a pipe: larger reads have hung on old kernels, and a
+/// pipe of 64 KiB halves the throughput.
+pub const BULK_CHUNK_BYTES: usize = 1 << 20;
+/// Longest range of one request, in bytes: bounds what a closed session can still cost.
+pub const RANGE_MAX_BYTES: u64 = 64 << 20;
+/// Copy sessions that a node serves at once; moves out of a node are far fewer.
+pub const BULK_MAX_SESSIONS: usize = 256;
+
+const _: () = {
+    assert!((BULK_CHUNK_BYTES as u64).is_multiple_of(BULK_ALIGN));
+    assert!(RANGE_MAX_BYTES.is_multiple_of(BULK_CHUNK_BYTES as u64));
+    assert!(BULK_MAX_SESSIONS > 8 * narad_core::defaults::MAX_MOVES_OUT);
+};
