@@ -22,15 +22,18 @@ interface Node {
   # Leases up to maxRecords. waitMs > 0 parks until something is there (at most 60000). visibilityMs
   # 0: the topic's setting. localOnly: only partitions that this node owns.
 
-  ack @3 (topic :Text, leases :List(Lease)) -> (results :List(LeaseResult), error :Common.Error);
-  nack @4 (topic :Text, leases :List(Lease), delayMs :UInt32 = 0)
+  ack @3 (topic :Text, leases :List(Lease), localOnly :Bool = false)
+      -> (results :List(LeaseResult), error :Common.Error);
+  # One result a lease, in order. Each lease goes to its partition's owner; localOnly: a lease of
+  # another node's partition is answered notOwner instead.
+  nack @4 (topic :Text, leases :List(Lease), delayMs :UInt32 = 0, localOnly :Bool = false)
       -> (results :List(LeaseResult), error :Common.Error);
   # Gives records back for delivery after delayMs.
-  extend @5 (topic :Text, leases :List(Lease), visibilityMs :UInt32)
+  extend @5 (topic :Text, leases :List(Lease), visibilityMs :UInt32, localOnly :Bool = false)
       -> (results :List(LeaseResult), error :Common.Error);
 
   replay @6 (topic :Text, partition :UInt32, from :UInt64, to :UInt64 = 0xffffffffffffffff,
-             maxRecords :UInt32 = 1000, maxBytes :UInt32 = 1048576)
+             maxRecords :UInt32 = 1000, maxBytes :UInt32 = 1048576, localOnly :Bool = false)
       -> (records :List(Replayed), next :UInt64, start :UInt64, hwm :UInt64, skipped :UInt64,
           error :Common.Error);
   # Reads without leases. `next` is where the next call goes on; done when next >= min(to, hwm).
