@@ -1,0 +1,154 @@
+//! What a command prints: tables for people, JSON for programs.
+//!
+//! What this file keeps true: standard output carries results only; everything else goes to
+//! standard error. Tables stay within 100 columns. A reader that goes away ends the command quietly.
+
+use super::error::CliResult;
+use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use serde::Serialize;
+use std::io::{self, BufWriter, IsTerminal, StdoutLock, Write};
+use std::time::Duration;
+
+/// Widest table, in columns.
+pub const MAX_WIDTH: u16 = 100;
+
+/// Standard output, buffered.
+pub struct Out {
+    writer: BufWriter<StdoutLock<'static>>,
+}
+
+impl Out {
+    /// Takes standard output for the rest of the command.
+    #[must_use]
+    pub fn new() -> Self {
+        Self {
+            writer: BufWriter::with_capacity(64 << 10, io::stdout().lock()),
+        }
+    }
+
+    /// One line of text.
+    ///
+    /// # Errors
+    /// When it cannot be written; a gone reader is [`super::error::CliError::reader_gone`].
+    pub fn line(&mut self, text: impl std::fmt::Display) -> CliResult {
+        writeln!(self.writer, "{text}")?;
+        Ok(())
+    }
+
+    /// Bytes as they are, then a newline.
+    ///
+    /// # Errors
+    /// As [`Out::line`].
+    pub fn raw_line(&mut self, bytes: &[u8]) -> CliResult {
+        self.writer.write_all(bytes)?;
+        self.writer.write_all(b"\n")?;
+        Ok(())
+    }
+
+    /// One JSON document on one line.
+    ///
+    /// # Errors
+    /// As [`Out::line`].
+    pub fn json(&mut self, value: &impl Serialize) -> CliResult {
+        serde_json::to_writer(&mut self.writer, value)?;
+        self.writer.write_all(b"\n")?;
+        Ok(())
+    }
+
+    /// Hands everything to the reader.
+    ///
+    /// # Errors
+    /// As [`Out::line`].
+    pub fn flush(&mut self) -> CliResult {
+        self.writer.flush()?;
+        Ok(())
+    }
+}
+
+impl Default for Out {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// A table with these column heads; those that begin with `>` are figures, set to the right.
+#[must_use]
+pub fn table(heads: &[&str]) -> Table {
+    let mut table = Table::new();
+    table
+        .load_preset(presets::NOTHING)
+        .set_content_arrangement(ContentArrangement::Dynamic)
+        .set_width(MAX_WIDTH)
+        .set_header(heads.iter().map(|head| head.trim_start_matches('>')));
+    for (at, head) in heads.iter().enumerate() {
+        let column = table.column_mut(at).expect("a head makes a column");
+        column.set_padding((0, 2));
+        if head.starts_with('>') {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+    }
+    table
+}
+
+/// A table as lines, without blanks at their ends.
+#[must_use]
+pub fn render(table: &Table) -> String {
+    table
+        .lines()
+        .map(|line| line.trim_end().to_owned())
+        .collect::<Vec<_>>()
+        .join("\n")
+}
+
+/// A line of progress on standard error; shows nothing unless that is a terminal.
+#[must_use]
+pub fn spinner(as_json: bool) -> ProgressBar {
+    let bar = if as_json || !io::stderr().is_terminal() {
+        ProgressBar::with_draw_target(None, ProgressDrawTarget::hidden())
+    } else {
+        ProgressBar::new_spinner()
+    };
+    let style = ProgressStyle::with_template("{spinner} {wide_msg} {elapsed}");
+    bar.set_style(style.expect("the template is right"));
+    bar.enable_steady_tick(Duration::from_millis(200));
+    bar
+}
+
+/// Bytes as text for JSON, or as hexadecimal when they are no text: (field name suffix, text).
+#[must_use]
+pub fn bytes_for_json(bytes: &[u8]) -> (&'static str, String) {
+    match std::str::from_utf8(bytes) {
+        Ok(text) => ("", text.to_owned()),
+        Err(_) => {
+            use std::fmt::Write as _;
+            let mut hex = String::with_capacity(bytes.len() * 2);
+            for byte in bytes {
+                write!(hex, "{byte:02x}").expect("a string takes everything");
+            }
+            ("_hex", hex)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tables_stay_within_their_width() {
+        let mut wide = table(&["id", ">bytes", "reason"]);
+        wide.add_row(vec!["n1", "12", &"word ".repeat(60)]);
+        let text = render(&wide);
+        assert!(text.lines().count() > 2, "long cells wrap:\n{text}");
+        for line in text.lines() {
+            assert!(line.chars().count() <= usize::from(MAX_WIDTH), "{line}");
+        }
+    }
+
+    #[test]
+    fn bytes_that_are_no_text_are_hexadecimal() {
+        assert_eq!(bytes_for_json(b"abc"), ("", "abc".to_owned()));
+        assert_eq!(bytes_for_json(&[0xff, 0x00]), ("_hex", "ff00".to_owned()));
+    }
+}
