@@ -54,6 +54,19 @@ pub const RECORD_MAX_BYTES: u32 = 1 << 20;
 pub const PARTITIONS_MAX: u32 = 10_000;
 /// Share of the disk that a node's ingress WALs may use, in percent.
 pub const WAL_CAP_PERCENT: u64 = 10;
+/// Earlier incarnations of a node's process that the metadata remembers, to tell a late
+/// registration; a process registers within seconds of its start, so a few are enough.
+pub const PAST_INCARNATIONS: usize = 16;
+/// Most topics; with the most partitions below it bounds the snapshot.
+pub const TOPICS_MAX: usize = 10_000;
+/// Most partitions of all topics together.
+pub const ALL_PARTITIONS_MAX: usize = 100_000;
+/// Most members, dead ones included.
+pub const MEMBERS_MAX: usize = 1_000;
+/// Longest address or version text of a member, in bytes.
+pub const MEMBER_TEXT_MAX: usize = 256;
+/// Longest visibility timeout, in ms: twelve hours.
+pub const VISIBILITY_MAX_MS: u64 = 12 * 60 * 60 * 1_000;
 
 /// A process may stall this long without anything being mistaken for a death, in ms.
 const STALL_MS: u64 = 1_000;
@@ -66,5 +79,7 @@ const _: () = {
     assert!(MIN_VOTERS <= MAX_VOTERS);
     assert!(MAX_MOVES_IN <= MAX_IN_FLIGHT_MOVES && MAX_MOVES_OUT <= MAX_IN_FLIGHT_MOVES);
     assert!(FREEZE_BUDGET_MS < FREEZE_TTL_MS && STALL_MS < FREEZE_TTL_MS);
+    assert!(VISIBILITY_MS <= VISIBILITY_MAX_MS && RECORD_MAX_BYTES > 0);
+    assert!(PARTITIONS_MAX as usize <= ALL_PARTITIONS_MAX);
     assert!(STALL_PERCENT < 100 && PASSES_MAX > 0);
 };

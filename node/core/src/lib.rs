@@ -13,3 +13,6 @@ pub mod defaults;
 pub mod ids;
 pub mod meta;
 pub mod moves;
+
+#[cfg(test)]
+mod testing;

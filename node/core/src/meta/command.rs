@@ -9,6 +9,7 @@ use crate::ids::{
 };
 use crate::meta::TopicSettings;
 use alloc::string::String;
+use core::fmt;
 use serde::{Deserialize, Serialize};
 
 /// A change of the metadata. Encoded as JSON in the Raft log, tagged by name, so that fields can
@@ -43,6 +44,8 @@ pub enum Command {
         id: NodeId,
         /// The incarnation that was not heard; a newer registration refuses the command.
         incarnation: NodeIncarnation,
+        /// How many deaths it had before this one; a repeated command finds one more.
+        deaths: DeathGeneration,
     },
     /// A dead member answers again.
     MarkAlive {
@@ -50,6 +53,8 @@ pub enum Command {
         id: NodeId,
         /// The incarnation that answers.
         incarnation: NodeIncarnation,
+        /// The death that is over; a late command after the next one is refused.
+        deaths: DeathGeneration,
     },
     /// Set or clear the drain flag.
     SetDraining {
@@ -105,6 +110,9 @@ pub enum Command {
         epoch: Epoch,
         /// Expected running move, which this one replaces.
         replaces: Option<MoveId>,
+        /// `applied` of the state on which this was decided: refused when the assignment changed
+        /// after it, so that a repeated command cannot revive a move that was ended since.
+        seen: RaftIndex,
         /// The new target.
         target: NodeId,
         /// An operator's own move.
@@ -219,6 +227,11 @@ pub enum Refusal {
     OtherDisk,
     /// A newer process of the node has registered.
     OldIncarnation,
+    /// An id or a name is not valid.
+    BadName {
+        /// What is wrong with which.
+        detail: String,
+    },
     /// The member is not dead (or not alive), as the command wants it.
     WrongStatus,
     /// The member is draining or dead and cannot receive.
@@ -257,7 +270,7 @@ pub enum Refusal {
     HandoffRecorded,
     /// The owner is dead (rule R14).
     OwnerDead,
-    /// The owner's death generation is over (final), or it is alive.
+    /// The death generation is over or not reached (final), or the owner is alive.
     OtherDeath,
     /// The staged copy does not reach what the owner had told.
     BehindTold,
@@ -265,4 +278,100 @@ pub enum Refusal {
     TargetHoldsOldCopy,
     /// Target and owner are the same node.
     TargetIsOwner,
+    /// The assignment changed after the state on which the command was decided (final).
+    ChangedSince {
+        /// When it changed.
+        changed: RaftIndex,
+    },
+}
+
+impl Refusal {
+    /// Whether a CompleteMove or ForcePromote that was refused so can never take effect any more:
+    /// only then may its installed copy be rolled back. Every other answer is "unknown".
+    #[must_use]
+    pub const fn is_final(&self) -> bool {
+        match self {
+            Self::UnknownTopic
+            | Self::NotOwner { .. }
+            | Self::OtherMove { .. }
+            | Self::OtherHandoff { .. }
+            | Self::OtherDeath
+            | Self::BehindTold
+            | Self::ChangedSince { .. } => true,
+            Self::UnknownMember
+            | Self::MemberRemoved
+            | Self::OtherDisk
+            | Self::OldIncarnation
+            | Self::BadName { .. }
+            | Self::WrongStatus
+            | Self::CannotReceive
+            | Self::StillHolds
+            | Self::TopicExists
+            | Self::BadSettings { .. }
+            | Self::NoReceiver
+            | Self::HandoffRecorded
+            | Self::OwnerDead
+            | Self::TargetHoldsOldCopy
+            | Self::TargetIsOwner => false,
+        }
+    }
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::UnknownMember => f.write_str("no such member; see `narad cluster members`"),
+            Self::MemberRemoved => f.write_str(
+                "the member was removed from the cluster; join with a new id and an empty data directory",
+            ),
+            Self::OtherDisk => f.write_str(
+                "the cluster knows another data directory under this id and still needs what is on \
+                 it; start the node on its old directory, or join with a new id",
+            ),
+            Self::OldIncarnation => {
+                f.write_str("a newer process of the node has registered; stop this one or restart it")
+            }
+            Self::BadName { detail } | Self::BadSettings { detail } => f.write_str(detail),
+            Self::WrongStatus => {
+                f.write_str("the member is not in the state that this needs; see `narad cluster members`")
+            }
+            Self::CannotReceive => f.write_str(
+                "the target is dead or draining; choose another, or cancel its decommission",
+            ),
+            Self::StillHolds => f.write_str(
+                "the member still owns, receives or keeps partitions; wait until they have moved away",
+            ),
+            Self::UnknownTopic => f.write_str("no such topic; see `narad topic list`"),
+            Self::TopicExists => f.write_str("a topic of this name exists; choose another name"),
+            Self::NoReceiver => f.write_str(
+                "no living member takes partitions; start a node or cancel a decommission",
+            ),
+            Self::NotOwner { owner, epoch } => {
+                write!(f, "the partition is owned by {owner} in epoch {epoch}; ask that node")
+            }
+            Self::OtherMove { current: None } => f.write_str("the partition is not being moved"),
+            Self::OtherMove { current: Some(id) } => {
+                write!(f, "another move ({id}) of the partition runs; cancel it first")
+            }
+            Self::OtherHandoff { current: None } => f.write_str("no handoff is recorded"),
+            Self::OtherHandoff { current: Some(id) } => write!(f, "another handoff ({id}) is recorded"),
+            Self::HandoffRecorded => {
+                f.write_str("the partition is being handed over now; try again in a moment")
+            }
+            Self::OwnerDead => f.write_str(
+                "the owner is marked dead and its data is on its disk alone; start it again first",
+            ),
+            Self::OtherDeath => f.write_str("the owner is alive, or has died again since"),
+            Self::BehindTold => {
+                f.write_str("the copy lacks records that the owner had shown; wait for the owner")
+            }
+            Self::TargetHoldsOldCopy => f.write_str(
+                "the target still keeps an older copy of the partition; wait until it is reclaimed",
+            ),
+            Self::TargetIsOwner => f.write_str("the target owns the partition already"),
+            Self::ChangedSince { changed } => {
+                write!(f, "the partition changed at {changed}; look again and decide anew")
+            }
+        }
+    }
 }

@@ -1,16 +1,24 @@
 //! The metadata that Raft replicates: members, topics, assignments, and the commands that change
-//! them. The rules are in [`apply`]; the shapes in [`state`] and [`command`].
+//! them: [`MetaState::apply`] holds the rules.
 //!
 //! What this module keeps true: every guard is evaluated here, when a command is applied, so a
 //! duplicate or late command can only fail; the result depends on the state, the command and its
 //! log index alone.
 
 mod apply;
+mod apply_member;
+mod apply_move;
+mod apply_topic;
 mod command;
+mod invariants;
+mod placement;
 mod state;
+
+#[cfg(test)]
+mod tests;
 
 pub use command::{Command, Refusal, Reply};
 pub use state::{
-    Assignment, EndedEpoch, EpochEnd, Member, MemberStatus, MetaState, MoveTarget, Topic,
+    Assignment, EndedEpoch, EpochEnd, Holdings, Member, MemberStatus, MetaState, MoveTarget, Topic,
     TopicSettings,
 };

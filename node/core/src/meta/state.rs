@@ -50,6 +50,11 @@ pub struct Member {
     pub draining: bool,
     /// Log index of its latest registration.
     pub registered: RaftIndex,
+    /// Its latest earlier incarnations, newest last, at most
+    /// [`PAST_INCARNATIONS`](crate::defaults::PAST_INCARNATIONS): a registration of one of them is
+    /// a late one.
+    #[serde(default)]
+    pub past: Vec<NodeIncarnation>,
 }
 
 /// Settings of a topic.
@@ -136,6 +141,9 @@ pub struct Assignment {
     pub opened: bool,
     /// Copies of ended epochs that are still to be reclaimed, oldest first.
     pub ended: Vec<EndedEpoch>,
+    /// Log index at which owner, target or handoff changed last.
+    #[serde(default)]
+    pub changed: RaftIndex,
 }
 
 /// One incarnation of a topic.
@@ -152,6 +160,27 @@ pub struct Topic {
     pub settings: TopicSettings,
     /// Assignments by partition index.
     pub partitions: Vec<Assignment>,
+}
+
+/// How many partitions tie a node to the cluster, by kind.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Holdings {
+    /// Owned now.
+    pub owned: usize,
+    /// Moving to it.
+    pub inbound: usize,
+    /// Owned and moving away.
+    pub outbound: usize,
+    /// Copies of ended epochs that are not reclaimed.
+    pub ended: usize,
+}
+
+impl Holdings {
+    /// Nothing ties it: it owns, receives and keeps nothing.
+    #[must_use]
+    pub const fn is_free(&self) -> bool {
+        self.owned == 0 && self.inbound == 0 && self.ended == 0
+    }
 }
 
 /// Everything that Raft replicates.
@@ -187,6 +216,45 @@ impl MetaState {
             .get(&key.topic)?
             .partitions
             .get(key.partition.0 as usize)
+    }
+
+    /// Whether `node` is a member that may be given partitions: alive and not draining.
+    #[must_use]
+    pub fn can_receive(&self, node: &NodeId) -> bool {
+        self.members
+            .get(node)
+            .is_some_and(|m| m.status == MemberStatus::Alive && !m.draining)
+    }
+
+    /// Whether `node` is a member that is marked alive.
+    #[must_use]
+    pub fn is_alive(&self, node: &NodeId) -> bool {
+        self.members
+            .get(node)
+            .is_some_and(|m| m.status == MemberStatus::Alive)
+    }
+
+    /// What every node owns, receives, sends and still keeps of ended epochs. Members that hold
+    /// nothing are in it too.
+    #[must_use]
+    pub fn holdings(&self) -> BTreeMap<NodeId, Holdings> {
+        let mut all: BTreeMap<NodeId, Holdings> = self
+            .members
+            .keys()
+            .map(|id| (id.clone(), Holdings::default()))
+            .collect();
+        for (_, assignment) in self.assignments() {
+            let owner = all.entry(assignment.owner.clone()).or_default();
+            owner.owned += 1;
+            if let Some(target) = &assignment.target {
+                owner.outbound += 1;
+                all.entry(target.node.clone()).or_default().inbound += 1;
+            }
+            for ended in &assignment.ended {
+                all.entry(ended.owner.clone()).or_default().ended += 1;
+            }
+        }
+        all
     }
 
     /// Every partition with its assignment, in key order.
