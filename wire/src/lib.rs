@@ -10,4 +10,7 @@ pub mod client;
 pub mod convert;
 pub mod error;
 pub mod limits;
+pub mod pool;
+pub mod rpc;
+pub mod runtime;
 pub mod view;

@@ -68,3 +68,19 @@ const _: () = {
     assert!(RANGE_MAX_BYTES.is_multiple_of(BULK_CHUNK_BYTES as u64));
     assert!(BULK_MAX_SESSIONS > 8 * narad_core::defaults::MAX_MOVES_OUT);
 };
+
+/// For connecting to a node and for its first answer, each, in ms.
+pub const CONNECT_DEADLINE_MS: u64 = 2_000;
+/// Wait after the first failed attempt to connect, in ms.
+pub const BACKOFF_MIN_MS: u64 = 50;
+/// Longest wait between two attempts, in ms: a node that is back is found within a second.
+pub const BACKOFF_MAX_MS: u64 = 1_000;
+/// A live connection younger than this is not the one that a caller saw failing, in ms.
+pub const POOL_YOUNG_MS: u64 = 100;
+/// Addresses that a pool remembers; more than any cluster has nodes.
+pub const POOL_MAX_ADDRS: usize = 1_024;
+
+const _: () = {
+    assert!(BACKOFF_MIN_MS <= BACKOFF_MAX_MS);
+    assert!(2 * CONNECT_DEADLINE_MS < narad_core::defaults::MOVE_LEASE_MS);
+};

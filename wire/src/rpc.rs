@@ -1,0 +1,118 @@
+//! Cap'n Proto connections: both sides, over any stream, and their glommio shortcuts.
+//!
+//! What this file keeps true: both halves are buffered, the traversal limit is raised (the default
+//! ends the connection when a large batch is read), and the end of a connection is noticed at
+//! once, not at the next call ([`Link::is_closed`]).
+//!
+//! Cancellation: dropping the future of a call cancels the handler at the server at an unknown
+//! point. Handlers whose work must not be cut in half run it in a task of their own.
+
+mod link;
+
+pub use link::{Link, reader_options, serve_over};
+
+use crate::error::WireError;
+use crate::runtime::{Glommio, Runtime, tune, within};
+use narad_schema::client_capnp::node;
+use std::future::Future;
+use std::time::Duration;
+
+/// Connects and returns the connection; it ends when the [`Link`] is dropped.
+///
+/// # Errors
+/// [`WireError::Connect`] when no connection is made within `deadline`.
+pub async fn connect_link<R: Runtime>(
+    runtime: &R,
+    addr: &str,
+    deadline: Duration,
+) -> Result<Link, WireError> {
+    let failed = |message: String| WireError::Connect {
+        addr: addr.to_owned(),
+        message,
+        retry_after_ms: 0,
+    };
+    let attempt = within(runtime, deadline, async {
+        runtime
+            .connect(addr, deadline)
+            .await
+            .map_err(|error| failed(error.to_string()))
+    });
+    let stream = attempt.await.map_err(|error| match error {
+        WireError::Timeout { after_ms } => failed(format!("no answer within {after_ms} ms")),
+        other => other,
+    })?;
+    let (link, driver) = Link::over(runtime.clone(), stream);
+    runtime.spawn(Box::pin(driver));
+    Ok(link)
+}
+
+/// Connects on the glommio executor of this thread. The connection lives until the node goes
+/// away: where it should end earlier, use [`connect_link`].
+///
+/// # Errors
+/// [`WireError::Connect`] when no connection is made within `deadline`.
+pub async fn connect(addr: &str, deadline: Duration) -> Result<node::Client, WireError> {
+    Ok(connect_link(&Glommio, addr, deadline).await?.detach())
+}
+
+/// Serves one accepted glommio connection until the peer goes away or the future is dropped, which
+/// cuts the connection. Ok when the peer closed it.
+///
+/// # Errors
+/// [`WireError`] when the connection broke or the peer broke the protocol; nothing to do but log.
+pub async fn serve(
+    stream: glommio::net::TcpStream,
+    bootstrap: node::Client,
+) -> Result<(), WireError> {
+    tune(&stream).map_err(|error| WireError::Disconnected {
+        message: error.to_string(),
+    })?;
+    serve_over(stream, bootstrap).await
+}
+
+/// [`within`] on the glommio executor of this thread.
+///
+/// # Errors
+/// [`WireError::Timeout`] (unknown outcome for changes), or what `f` failed with.
+pub async fn with_deadline<F, T, E>(deadline: Duration, f: F) -> Result<T, WireError>
+where
+    F: Future<Output = Result<T, E>>,
+    E: Into<WireError>,
+{
+    within(&Glommio, deadline, f).await
+}
+
+/// Sends a request and reads its answer with `read` within a deadline, on glommio:
+/// `call(deadline, request.send(), |r| Ok(r.get_index()))`. `read` checks the `error` field with
+/// [`convert::check`](crate::convert::check).
+///
+/// # Errors
+/// [`WireError`]; see [`with_deadline`].
+pub async fn call<T, O>(
+    deadline: Duration,
+    sent: capnp::capability::RemotePromise<O>,
+    read: impl FnOnce(O::Reader<'_>) -> Result<T, WireError>,
+) -> Result<T, WireError>
+where
+    O: capnp::traits::Pipelined + capnp::traits::Owned + 'static + Unpin,
+{
+    call_on(&Glommio, deadline, sent, read).await
+}
+
+/// [`call`] on any executor.
+///
+/// # Errors
+/// [`WireError`]; see [`within`].
+pub async fn call_on<R, T, O>(
+    runtime: &R,
+    deadline: Duration,
+    sent: capnp::capability::RemotePromise<O>,
+    read: impl FnOnce(O::Reader<'_>) -> Result<T, WireError>,
+) -> Result<T, WireError>
+where
+    R: Runtime,
+    O: capnp::traits::Pipelined + capnp::traits::Owned + 'static + Unpin,
+{
+    let response = within(runtime, deadline, sent.promise).await?;
+    read(response.get()?)
+}
