@@ -11,3 +11,4 @@ pub mod config;
 pub mod data_dir;
 pub mod limits;
 pub mod metrics;
+pub mod raft;

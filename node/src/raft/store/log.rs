@@ -1,0 +1,612 @@
+//! The log as openraft sees it: appending with group sync, reading, truncating, purging, vote and commit mark.
+//!
+//! Keeps true: an append is confirmed only after its bytes are synced; appends that arrive while a sync runs share the
+//! next one; the first failed write or sync stops the log for good, and nothing is confirmed after it.
+
+use super::error::StoreError;
+use super::recover::{Located, Recovered};
+use super::segments::Segments;
+use super::slots::SlotFile;
+use crate::raft::limits::{APPEND_BUDGET_BYTES, ENTRY_CACHE_BYTES, MAX_ENTRY_BYTES};
+use crate::raft::types::{Entry, LogId, TypeConfig, Vote};
+use glommio::io::{BufferedFile, Directory};
+use openraft::storage::{IOFlushed, LogState, RaftLogStorage};
+use openraft::{OptionalSend, RaftLogReader};
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::fmt::Debug;
+use std::io;
+use std::ops::{Bound, RangeBounds};
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use tokio::sync::Mutex;
+
+/// Where an entry is on disk.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Place {
+    pub(super) segment: u64,
+    pub(super) offset: u64,
+}
+
+/// One entry of the log.
+struct Record {
+    id: LogId,
+    json_len: u32,
+    /// `None` until it is synced.
+    place: Option<Place>,
+    /// Decoded, while the cache has room or it is not yet on disk.
+    entry: Option<Entry>,
+}
+
+/// Entries of one append that wait for the next sync.
+struct Batch {
+    entries: Vec<(u64, Vec<u8>)>,
+    done: IOFlushed<TypeConfig>,
+}
+
+/// The log in memory. Nothing here awaits.
+#[derive(Default)]
+struct Memory {
+    records: VecDeque<Record>,
+    purged: Option<LogId>,
+    vote: Option<Vote>,
+    committed: Option<LogId>,
+    waiting: Vec<Batch>,
+    flusher_runs: bool,
+    cached_bytes: usize,
+    /// First index whose entry may still be cached.
+    cached_from: u64,
+    /// Everything below this index is synced.
+    synced_next: u64,
+    stopped: Option<String>,
+}
+
+impl Memory {
+    fn first(&self) -> u64 {
+        self.records
+            .front()
+            .map_or_else(|| self.next(), |record| record.id.index)
+    }
+
+    fn next(&self) -> u64 {
+        let after_purge = self.purged.as_ref().map_or(0, |id| id.index + 1);
+        self.records
+            .back()
+            .map_or(after_purge, |record| record.id.index + 1)
+    }
+
+    fn record(&mut self, index: u64) -> Option<&mut Record> {
+        let at = index.checked_sub(self.first())?;
+        self.records.get_mut(usize::try_from(at).ok()?)
+    }
+
+    fn check(&self) -> Result<(), StoreError> {
+        self.stopped
+            .clone()
+            .map_or(Ok(()), |why| Err(StoreError::Stopped(why)))
+    }
+
+    /// Drops decoded entries, oldest first, until the cache fits.
+    fn evict(&mut self) {
+        while self.cached_bytes > ENTRY_CACHE_BYTES && self.cached_from < self.next() {
+            let index = self.cached_from.max(self.first());
+            let Some(record) = self.record(index).filter(|record| record.place.is_some()) else {
+                return;
+            };
+            let freed = if record.entry.take().is_some() {
+                record.json_len as usize
+            } else {
+                0
+            };
+            self.cached_bytes -= freed;
+            self.cached_from = index + 1;
+        }
+    }
+
+    fn forget(&mut self, record: &Record) {
+        if record.entry.is_some() {
+            self.cached_bytes -= record.json_len as usize;
+        }
+    }
+}
+
+/// The files, used by one operation at a time.
+struct Disk {
+    segments: Segments,
+    vote: SlotFile,
+    purged: SlotFile,
+}
+
+/// The durable log. A clone is another handle to the same log.
+#[derive(Clone)]
+pub struct LogStore {
+    memory: Rc<RefCell<Memory>>,
+    disk: Rc<Mutex<Disk>>,
+    /// Apart from `disk`, so that a commit mark never waits for a sync.
+    committed: Rc<Mutex<SlotFile>>,
+    dir: Rc<PathBuf>,
+}
+
+/// Syncs a directory.
+pub(super) async fn sync_dir(dir: &Path) -> Result<(), StoreError> {
+    let open = Directory::open(dir)
+        .await
+        .map_err(StoreError::io(dir, "open the directory"))?;
+    open.sync()
+        .await
+        .map_err(StoreError::io(dir, "sync the directory"))?;
+    open.close()
+        .await
+        .map_err(StoreError::io(dir, "close the directory"))
+}
+
+/// Writes all of `bytes` at `at`.
+pub(super) async fn write_all(
+    file: &BufferedFile,
+    path: &Path,
+    mut bytes: Vec<u8>,
+    mut at: u64,
+) -> Result<(), StoreError> {
+    while !bytes.is_empty() {
+        let len = bytes.len();
+        let rest = bytes.clone();
+        let written = file
+            .write_at(bytes, at)
+            .await
+            .map_err(StoreError::io(path, "write"))?;
+        if written == 0 {
+            return Err(StoreError::io(path, "write")(io::Error::from(
+                io::ErrorKind::WriteZero,
+            )));
+        }
+        assert!(written <= len, "the kernel wrote more than it was given");
+        at += written as u64;
+        bytes = rest[written..].to_vec();
+    }
+    Ok(())
+}
+
+impl LogStore {
+    /// Takes over what recovery found and opens the files for writing.
+    pub(super) async fn new(dir: &Path, found: Recovered) -> Result<LogStore, StoreError> {
+        let mut memory = Memory {
+            purged: found.purged,
+            vote: found.vote,
+            committed: found.committed,
+            ..Memory::default()
+        };
+        for Located {
+            entry,
+            segment,
+            offset,
+            len,
+        } in found.entries
+        {
+            memory.cached_bytes += len as usize;
+            let place = Some(Place { segment, offset });
+            memory.records.push_back(Record {
+                id: entry.log_id,
+                json_len: len,
+                place,
+                entry: Some(entry),
+            });
+        }
+        memory.cached_from = memory.first();
+        memory.synced_next = memory.next();
+        memory.evict();
+        let disk = Disk {
+            segments: Segments::open(dir, found.segments).await?,
+            vote: SlotFile::open(&dir.join("vote"), found.vote_sequence).await?,
+            purged: SlotFile::open(&dir.join("purged"), found.purged_sequence).await?,
+        };
+        let committed = SlotFile::open(&dir.join("committed"), found.committed_sequence).await?;
+        Ok(LogStore {
+            memory: Rc::new(RefCell::new(memory)),
+            disk: Rc::new(Mutex::new(disk)),
+            committed: Rc::new(Mutex::new(committed)),
+            dir: Rc::new(dir.to_owned()),
+        })
+    }
+
+    /// The directory of the log.
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// Waits until everything appended so far is on disk, or the log has stopped.
+    pub async fn flush(&self) -> Result<(), StoreError> {
+        let mut disk = self.disk.lock().await;
+        self.flush_locked(&mut disk).await
+    }
+
+    /// Writes and syncs the waiting batches, group by group, and confirms them.
+    async fn flush_locked(&self, disk: &mut Disk) -> Result<(), StoreError> {
+        loop {
+            let batches = {
+                let mut memory = self.memory.borrow_mut();
+                memory.check()?;
+                std::mem::take(&mut memory.waiting)
+            };
+            if batches.is_empty() {
+                return Ok(());
+            }
+            let written = disk
+                .segments
+                .append(batches.iter().flat_map(|batch| &batch.entries))
+                .await;
+            self.confirm(batches, written)?;
+        }
+    }
+
+    fn confirm(
+        &self,
+        batches: Vec<Batch>,
+        written: Result<Vec<(u64, Place)>, StoreError>,
+    ) -> Result<(), StoreError> {
+        let places = match written {
+            Ok(places) => places,
+            Err(error) => {
+                let why = error.to_string();
+                self.stop(&why);
+                for batch in batches {
+                    batch.done.io_completed(Err(io::Error::other(why.clone())));
+                }
+                return Err(error);
+            }
+        };
+        {
+            let mut memory = self.memory.borrow_mut();
+            for (index, place) in places {
+                memory.synced_next = index + 1;
+                memory
+                    .record(index)
+                    .expect("only synced entries are removed")
+                    .place = Some(place);
+            }
+            memory.evict();
+        }
+        for batch in batches {
+            batch.done.io_completed(Ok(()));
+        }
+        Ok(())
+    }
+
+    /// Nothing is written from now on, and everything that waits fails.
+    fn stop(&self, why: &str) {
+        tracing::error!(why, dir = %self.dir.display(), "the Raft log stops: a write or sync failed");
+        let waiting = {
+            let mut memory = self.memory.borrow_mut();
+            memory.stopped.get_or_insert_with(|| why.to_owned());
+            std::mem::take(&mut memory.waiting)
+        };
+        for batch in waiting {
+            batch
+                .done
+                .io_completed(Err(io::Error::other(why.to_owned())));
+        }
+    }
+
+    /// Passes a result on, and stops the log if it is a failure.
+    fn or_stop<T>(&self, result: Result<T, StoreError>) -> Result<T, StoreError> {
+        if let Err(error) = &result {
+            self.stop(&error.to_string());
+        }
+        result
+    }
+
+    fn start_flusher(&self) {
+        if std::mem::replace(&mut self.memory.borrow_mut().flusher_runs, true) {
+            return;
+        }
+        let log = self.clone();
+        glommio::spawn_local(async move {
+            loop {
+                // The failure is in every batch's confirmation already.
+                let outcome = log.flush().await;
+                let mut memory = log.memory.borrow_mut();
+                if outcome.is_err() || memory.waiting.is_empty() {
+                    memory.flusher_runs = false;
+                    return;
+                }
+            }
+        })
+        .detach();
+    }
+
+    /// The entries in `range` that exist, at least one (if there is one) and no more than `max_bytes` of JSON.
+    async fn entries(
+        &self,
+        range: impl RangeBounds<u64>,
+        max_bytes: usize,
+    ) -> Result<Vec<Entry>, StoreError> {
+        let from = match range.start_bound() {
+            Bound::Included(index) => *index,
+            Bound::Excluded(index) => index + 1,
+            Bound::Unbounded => 0,
+        };
+        let to = match range.end_bound() {
+            Bound::Included(index) => index.saturating_add(1),
+            Bound::Excluded(index) => *index,
+            Bound::Unbounded => u64::MAX,
+        };
+        let mut found = Vec::new();
+        let mut bytes = 0;
+        let mut index = from.max(self.memory.borrow().first());
+        while index < to {
+            let (entry, len, place) = {
+                let mut memory = self.memory.borrow_mut();
+                let Some(record) = memory.record(index) else {
+                    break;
+                };
+                (record.entry.clone(), record.json_len as usize, record.place)
+            };
+            bytes += len;
+            if bytes > max_bytes && !found.is_empty() {
+                break;
+            }
+            found.push(match (entry, place) {
+                (Some(entry), _) => entry,
+                (None, Some(place)) => match self.read_entry(index, place, len).await? {
+                    Some(entry) => entry,
+                    // Purged meanwhile: start over behind the purge mark.
+                    None => {
+                        found.clear();
+                        bytes = 0;
+                        index = self.memory.borrow().first();
+                        continue;
+                    }
+                },
+                (None, None) => unreachable!("an entry is in memory until it is on disk"),
+            });
+            index += 1;
+        }
+        Ok(found)
+    }
+
+    /// `None` if the entry was removed before it could be read.
+    async fn read_entry(
+        &self,
+        index: u64,
+        place: Place,
+        len: usize,
+    ) -> Result<Option<Entry>, StoreError> {
+        let reader = self.disk.lock().await.segments.reader(place.segment);
+        let Some(reader) = reader else {
+            return Ok(None);
+        };
+        let json = reader.read(index, place, len).await?;
+        let entry = serde_json::from_slice(&json);
+        entry.map(Some).map_err(|error| {
+            StoreError::corrupt(
+                reader.path(),
+                place.offset,
+                format!("the entry does not parse: {error}"),
+            )
+        })
+    }
+
+    async fn append_entries<I: IntoIterator<Item = Entry>>(
+        &self,
+        entries: I,
+        done: IOFlushed<TypeConfig>,
+    ) -> Result<(), StoreError> {
+        let mut batch = Batch {
+            entries: Vec::new(),
+            done,
+        };
+        {
+            let mut memory = self.memory.borrow_mut();
+            memory.check()?;
+            for entry in entries {
+                let json = serde_json::to_vec(&entry).expect("plain data serialises");
+                let id = entry.log_id;
+                if json.len() > MAX_ENTRY_BYTES {
+                    let (bytes, max) = (json.len() as u64, MAX_ENTRY_BYTES as u64);
+                    return Err(StoreError::TooLarge {
+                        path: self.dir.to_path_buf(),
+                        what: "a log entry",
+                        bytes,
+                        max,
+                    });
+                }
+                if !memory.records.is_empty() && memory.next() != id.index {
+                    return Err(StoreError::Hole {
+                        last: memory.next() - 1,
+                        got: id.index,
+                    });
+                }
+                if memory.records.is_empty() {
+                    memory.cached_from = id.index;
+                    memory.synced_next = id.index;
+                }
+                memory.cached_bytes += json.len();
+                batch.entries.push((id.index, json.clone()));
+                memory.records.push_back(Record {
+                    id,
+                    json_len: json.len() as u32,
+                    place: None,
+                    entry: Some(entry),
+                });
+            }
+            if batch.entries.is_empty() {
+                drop(memory);
+                batch.done.io_completed(Ok(()));
+                return Ok(());
+            }
+            memory.waiting.push(batch);
+        }
+        self.start_flusher();
+        Ok(())
+    }
+
+    async fn truncate(&self, keep: Option<LogId>) -> Result<(), StoreError> {
+        let from = keep.map_or(0, |id| id.index + 1);
+        let mut disk = self.disk.lock().await;
+        self.flush_locked(&mut disk).await?;
+        let place = {
+            let mut memory = self.memory.borrow_mut();
+            let from = from.max(memory.first());
+            let Some(place) = memory.record(from).and_then(|record| record.place) else {
+                return Ok(());
+            };
+            while memory
+                .records
+                .back()
+                .is_some_and(|record| record.id.index >= from)
+            {
+                let record = memory.records.pop_back().expect("just seen");
+                memory.forget(&record);
+            }
+            memory.synced_next = memory.synced_next.min(from);
+            memory.cached_from = memory.cached_from.min(from);
+            place
+        };
+        let cut = disk.segments.cut(place).await;
+        self.or_stop(cut)
+    }
+
+    async fn purge_to(&self, upto: LogId) -> Result<(), StoreError> {
+        let mut disk = self.disk.lock().await;
+        self.flush_locked(&mut disk).await?;
+        if self
+            .memory
+            .borrow()
+            .purged
+            .as_ref()
+            .is_some_and(|purged| purged.index >= upto.index)
+        {
+            return Ok(());
+        }
+        // The mark first: segments behind it may then be there or not.
+        let marked = disk.purged.save_synced(&upto).await;
+        self.or_stop(marked)?;
+        let keep_from = upto.index + 1;
+        let empty = {
+            let mut memory = self.memory.borrow_mut();
+            while memory
+                .records
+                .front()
+                .is_some_and(|record| record.id.index < keep_from)
+            {
+                let record = memory.records.pop_front().expect("just seen");
+                memory.forget(&record);
+            }
+            memory.purged = Some(upto);
+            memory.cached_from = memory.cached_from.max(keep_from);
+            memory.synced_next = memory.synced_next.max(keep_from);
+            memory.records.is_empty()
+        };
+        let removed = disk.segments.remove_below(keep_from, empty).await;
+        self.or_stop(removed)
+    }
+
+    async fn save_vote_synced(&self, vote: &Vote) -> Result<(), StoreError> {
+        let mut disk = self.disk.lock().await;
+        self.memory.borrow().check()?;
+        let saved = disk.vote.save_synced(vote).await;
+        self.or_stop(saved)?;
+        self.memory.borrow_mut().vote = Some(vote.clone());
+        Ok(())
+    }
+
+    /// Saves the commit mark, but never past what is synced here: so the mark proves a shorter log corrupt.
+    async fn save_commit_mark(&self, committed: Option<LogId>) -> Result<(), StoreError> {
+        let Some(mut id) = committed else {
+            return Ok(());
+        };
+        {
+            let mut memory = self.memory.borrow_mut();
+            memory.check()?;
+            let synced_next = memory.synced_next;
+            if id.index >= synced_next {
+                match synced_next
+                    .checked_sub(1)
+                    .and_then(|last| memory.record(last))
+                {
+                    Some(record) => id = record.id,
+                    None => return Ok(()),
+                }
+            }
+            if memory
+                .committed
+                .as_ref()
+                .is_some_and(|known| known.index >= id.index)
+            {
+                return Ok(());
+            }
+            memory.committed = Some(id);
+        }
+        let saved = self.committed.lock().await.save_hint(&id).await;
+        self.or_stop(saved)
+    }
+}
+
+impl RaftLogReader<TypeConfig> for LogStore {
+    async fn try_get_log_entries<RB: RangeBounds<u64> + Clone + Debug + OptionalSend>(
+        &mut self,
+        range: RB,
+    ) -> Result<Vec<Entry>, io::Error> {
+        Ok(self.entries(range, usize::MAX).await?)
+    }
+
+    async fn read_vote(&mut self) -> Result<Option<Vote>, io::Error> {
+        Ok(self.memory.borrow().vote.clone())
+    }
+
+    async fn limited_get_log_entries(
+        &mut self,
+        start: u64,
+        end: u64,
+    ) -> Result<Vec<Entry>, io::Error> {
+        Ok(self.entries(start..end, APPEND_BUDGET_BYTES).await?)
+    }
+}
+
+impl RaftLogStorage<TypeConfig> for LogStore {
+    type LogReader = LogStore;
+
+    async fn get_log_state(&mut self) -> Result<LogState<TypeConfig>, io::Error> {
+        let memory = self.memory.borrow();
+        let last = memory.records.back().map(|record| record.id);
+        Ok(LogState {
+            last_purged_log_id: memory.purged,
+            last_log_id: last.or_else(|| memory.purged),
+        })
+    }
+
+    async fn get_log_reader(&mut self) -> LogStore {
+        self.clone()
+    }
+
+    async fn save_vote(&mut self, vote: &Vote) -> Result<(), io::Error> {
+        Ok(self.save_vote_synced(vote).await?)
+    }
+
+    async fn save_committed(&mut self, committed: Option<LogId>) -> Result<(), io::Error> {
+        Ok(self.save_commit_mark(committed).await?)
+    }
+
+    async fn read_committed(&mut self) -> Result<Option<LogId>, io::Error> {
+        Ok(self.memory.borrow().committed)
+    }
+
+    async fn append<I>(
+        &mut self,
+        entries: I,
+        callback: IOFlushed<TypeConfig>,
+    ) -> Result<(), io::Error>
+    where
+        I: IntoIterator<Item = Entry> + OptionalSend,
+        I::IntoIter: OptionalSend,
+    {
+        Ok(self.append_entries(entries, callback).await?)
+    }
+
+    async fn truncate_after(&mut self, last_log_id: Option<LogId>) -> Result<(), io::Error> {
+        Ok(self.truncate(last_log_id).await?)
+    }
+
+    async fn purge(&mut self, log_id: LogId) -> Result<(), io::Error> {
+        Ok(self.purge_to(log_id).await?)
+    }
+}
