@@ -5,11 +5,14 @@
 //! What this module keeps true: the freeze ends through the metadata only, an unknown outcome is
 //! never treated as a refusal, and nothing that a disk holds is thrown away on a local view.
 
+pub mod convergence;
 pub mod lease;
 pub mod source;
+pub mod target;
 
 pub use lease::MoveLease;
 pub use source::{
     AckRefusal, AppendRefusal, SourceEffect, SourceInput, SourcePartition, SourceRefusal,
     StopReason,
 };
+pub use target::{FoundInstalled, MoveOutcome, TargetEffect, TargetInput, TargetMove};

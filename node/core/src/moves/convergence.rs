@@ -1,0 +1,224 @@
+//! When a catch-up stops copying and freezes.
+//!
+//! What this file keeps true: every catch-up ends, after [`PASSES_MAX`] passes at the latest; one
+//! that does not shrink its tail stops early, because the tail only grows while a moving end is
+//! chased.
+
+use crate::defaults::{
+    FREEZE_BUDGET_MS, LAG_BOUND_MAX_BYTES, PASSES_MAX, STALL_GRACE_BYTES, STALL_PERCENT,
+};
+
+/// A pass below this size says little about bandwidth: its time is round trips.
+const SAMPLE_MIN_BYTES: u64 = 1 << 20;
+/// Lag bound while no pass was large enough to measure bandwidth, in bytes: what one round trip
+/// carries anyway.
+const LAG_BOUND_UNMEASURED_BYTES: u64 = 256 << 10;
+/// Smallest lag bound, in bytes: one block.
+const LAG_BOUND_MIN_BYTES: u64 = 4 << 10;
+
+const _: () = {
+    assert!(LAG_BOUND_MIN_BYTES < LAG_BOUND_UNMEASURED_BYTES);
+    assert!(LAG_BOUND_UNMEASURED_BYTES < SAMPLE_MIN_BYTES);
+    assert!(SAMPLE_MIN_BYTES <= LAG_BOUND_MAX_BYTES);
+};
+
+/// What to do with a tail.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Decision {
+    /// Copy it in another pass.
+    Continue,
+    /// It is short enough to be drained in the freeze.
+    Converged,
+    /// It will not become short: freeze and drain it anyway.
+    NotConverged {
+        /// Why not.
+        why: Stall,
+    },
+}
+
+/// Why a catch-up gives up shrinking the tail.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stall {
+    /// The tail is at least 0.9 of the one before: the partition is written about as fast as it is
+    /// copied (W >= B).
+    TailNotShrinking,
+    /// The most passes were made.
+    Passes,
+}
+
+/// One catch-up: its passes, its tails, its bandwidth.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Convergence {
+    passes: u32,
+    previous: Option<u64>,
+    grace_used: bool,
+    measured: Option<u64>,
+}
+
+impl Convergence {
+    /// A catch-up of which nothing is known.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// A new catch-up over the same link: the bandwidth is kept, the passes are not.
+    pub fn restart(&mut self) {
+        *self = Self {
+            measured: self.measured,
+            ..Self::default()
+        };
+    }
+
+    /// Passes made.
+    #[must_use]
+    pub fn passes(&self) -> u32 {
+        self.passes
+    }
+
+    /// B as the latest pass of a measurable size showed it, in bytes/s.
+    #[must_use]
+    pub fn bytes_per_s(&self) -> Option<u64> {
+        self.measured
+    }
+
+    /// A pass copied `bytes` in `elapsed_us`.
+    pub fn pass_done(&mut self, bytes: u64, elapsed_us: u64) {
+        self.passes = self.passes.saturating_add(1);
+        if bytes >= SAMPLE_MIN_BYTES {
+            let rate = u128::from(bytes) * 1_000_000 / u128::from(elapsed_us.max(1));
+            self.measured = Some(u64::try_from(rate).unwrap_or(u64::MAX));
+        }
+    }
+
+    /// The largest tail that may be left to the freeze, in bytes.
+    #[must_use]
+    pub fn lag_bound(&self) -> u64 {
+        self.measured.map_or(LAG_BOUND_UNMEASURED_BYTES, |rate| {
+            (rate.saturating_mul(FREEZE_BUDGET_MS) / 1_000)
+                .clamp(LAG_BOUND_MIN_BYTES, LAG_BOUND_MAX_BYTES)
+        })
+    }
+
+    /// Judges the tail that is left, in bytes. To be asked once before each pass, the first with
+    /// everything that is to be copied.
+    pub fn decide(&mut self, tail: u64) -> Decision {
+        let previous = self.previous.replace(tail);
+        // Before the first pass nothing is measured: whatever there is, is copied unfrozen.
+        if tail == 0 || (self.passes > 0 && tail <= self.lag_bound()) {
+            return Decision::Converged;
+        }
+        if self.passes >= PASSES_MAX {
+            return Decision::NotConverged { why: Stall::Passes };
+        }
+        let stalled = previous.is_some_and(|before| {
+            u128::from(tail) * 100 >= u128::from(before) * u128::from(STALL_PERCENT)
+        });
+        if !stalled {
+            return Decision::Continue;
+        }
+        if tail < STALL_GRACE_BYTES && !self.grace_used {
+            self.grace_used = true;
+            return Decision::Continue;
+        }
+        Decision::NotConverged {
+            why: Stall::TailNotShrinking,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+
+    /// Copies with bandwidth `b` while `w` is written (both bytes/s); the decision and the passes.
+    fn catch_up(total: u64, b: u64, w: u64) -> (Decision, u32, u64) {
+        let mut c = Convergence::new();
+        let mut tail = total;
+        loop {
+            match c.decide(tail) {
+                Decision::Continue => {
+                    let us = tail * 1_000_000 / b;
+                    c.pass_done(tail, us);
+                    tail = us * w / 1_000_000;
+                }
+                end => return (end, c.passes(), tail),
+            }
+        }
+    }
+
+    #[test]
+    fn an_idle_partition_takes_one_pass() {
+        assert_eq!(catch_up(1 << 30, 500 * MIB, 0), (Decision::Converged, 1, 0));
+    }
+
+    #[test]
+    fn nothing_to_copy_takes_no_pass() {
+        assert_eq!(catch_up(0, 1, 0), (Decision::Converged, 0, 0));
+    }
+
+    #[test]
+    fn slower_writes_shrink_the_tail_below_the_bound() {
+        for percent in [1, 20, 50, 70] {
+            let b = 500 * MIB;
+            let (decision, passes, tail) = catch_up(1 << 30, b, b * percent / 100);
+            assert_eq!(decision, Decision::Converged, "{percent}");
+            assert!(passes <= PASSES_MAX && tail <= b * FREEZE_BUDGET_MS / 1000);
+        }
+    }
+
+    #[test]
+    fn faster_writes_stop_at_the_first_pass_that_does_not_shrink() {
+        let (decision, passes, _) = catch_up(1 << 30, 100 * MIB, 120 * MIB);
+        assert_eq!(
+            decision,
+            Decision::NotConverged {
+                why: Stall::TailNotShrinking
+            }
+        );
+        assert_eq!(passes, 1);
+    }
+
+    #[test]
+    fn a_short_tail_gets_one_pass_of_grace_and_no_more() {
+        let mut c = Convergence::new();
+        assert_eq!(c.decide(8 * MIB), Decision::Continue);
+        c.pass_done(8 * MIB, 1_000_000);
+        assert_eq!(c.decide(8 * MIB), Decision::Continue);
+        c.pass_done(8 * MIB, 1_000_000);
+        assert_eq!(
+            c.decide(8 * MIB),
+            Decision::NotConverged {
+                why: Stall::TailNotShrinking
+            }
+        );
+    }
+
+    #[test]
+    fn passes_are_bounded_even_if_the_tail_shrinks_a_little_each_time() {
+        let mut c = Convergence::new();
+        let mut tail = 1 << 50;
+        let mut asked = 0;
+        while c.decide(tail) == Decision::Continue {
+            c.pass_done(tail, u64::MAX / 2);
+            tail = tail * 85 / 100;
+            asked += 1;
+            assert!(asked <= PASSES_MAX);
+        }
+        assert_eq!(asked, PASSES_MAX);
+    }
+
+    #[test]
+    fn the_lag_bound_is_what_bandwidth_moves_in_the_budget_and_is_capped() {
+        let mut c = Convergence::new();
+        c.pass_done(100 * MIB, 1_000_000);
+        assert_eq!(c.lag_bound(), 100 * MIB * FREEZE_BUDGET_MS / 1_000);
+        c.pass_done(4_000 * MIB, 1_000_000);
+        assert_eq!(c.lag_bound(), LAG_BOUND_MAX_BYTES);
+        // A small pass is round trips, not bandwidth.
+        c.pass_done(4_096, 1_000_000);
+        assert_eq!(c.lag_bound(), LAG_BOUND_MAX_BYTES);
+    }
+}

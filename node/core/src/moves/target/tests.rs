@@ -1,0 +1,719 @@
+//! Paths of the target's worker, one by one.
+
+use super::*;
+use crate::copy::SegmentId;
+use crate::ids::{PartitionIndex, TopicId};
+use crate::meta::{MemberStatus, MoveTarget, Refusal};
+use crate::moves::source::SourceRefusal;
+use alloc::vec;
+
+fn node(name: &str) -> NodeId {
+    NodeId(name.into())
+}
+
+fn key() -> PartitionKey {
+    PartitionKey {
+        topic: TopicId(1),
+        partition: PartitionIndex(0),
+    }
+}
+
+fn view(handoff: Option<u64>) -> Assignment {
+    Assignment {
+        owner: node("a"),
+        epoch: Epoch(4),
+        target: Some(MoveTarget {
+            node: node("b"),
+            move_id: MoveId(10),
+            handoff: handoff.map(HandoffId),
+            manual: false,
+        }),
+        opened: true,
+        ended: vec![],
+        changed: RaftIndex(10),
+    }
+}
+
+fn next() -> CopyId {
+    CopyId {
+        key: key(),
+        epoch: Epoch(5),
+    }
+}
+
+fn segment(len: u64, digest: u32) -> SegmentState {
+    SegmentState {
+        id: SegmentId {
+            base: Offset(0),
+            epoch: Epoch(4),
+        },
+        durable_len: len,
+        digest,
+        end: Offset(len),
+        sealed: false,
+    }
+}
+
+/// A source whose single segment has `len` bytes; a byte is a record.
+fn source(len: u64) -> Manifest {
+    let held = segment(len, digest(len));
+    Manifest {
+        segments: if len == 0 { vec![] } else { vec![held] },
+        hwm: Offset(len),
+        frontier: Offset(len / 2),
+        ..Manifest::default()
+    }
+}
+
+fn digest(len: u64) -> u32 {
+    u32::try_from(len % 97).expect("small") + 1
+}
+
+fn staged(len: u64) -> Vec<SegmentState> {
+    if len == 0 {
+        vec![]
+    } else {
+        vec![segment(len, digest(len))]
+    }
+}
+
+struct Worker(TargetMove);
+
+impl Worker {
+    fn new() -> Self {
+        Self(TargetMove::new(
+            node("b"),
+            key(),
+            MoveId(10),
+            RaftIndex(10),
+            &view(None),
+        ))
+    }
+
+    /// Steps and gives the effects that are not reports.
+    fn give(&mut self, input: TargetInput) -> Vec<TargetEffect> {
+        self.0
+            .step(input)
+            .into_iter()
+            .filter(|e| !matches!(e, TargetEffect::Report(_)))
+            .collect()
+    }
+
+    fn one(&mut self, input: TargetInput) -> TargetEffect {
+        let mut effects = self.give(input);
+        assert_eq!(effects.len(), 1, "{effects:?}");
+        effects.remove(0)
+    }
+
+    fn ready(&mut self, len: u64) -> TargetEffect {
+        self.one(TargetInput::StagingReady {
+            staged: staged(len),
+            told: None,
+        })
+    }
+
+    fn opened(&mut self, len: u64) -> TargetEffect {
+        self.one(TargetInput::SourceOpened {
+            manifest: source(len),
+            write_bytes_per_s: 0,
+        })
+    }
+
+    fn refreshed(&mut self, len: u64) -> TargetEffect {
+        self.one(TargetInput::Refreshed {
+            manifest: source(len),
+            write_bytes_per_s: 0,
+        })
+    }
+
+    fn copied(&mut self, len: u64) -> TargetEffect {
+        self.one(TargetInput::Copied {
+            staged: staged(len),
+            bytes: 1 << 20,
+            elapsed_us: 1_000,
+        })
+    }
+
+    fn applied(&mut self, index: u64, assignment: Option<Assignment>) -> Vec<TargetEffect> {
+        self.give(TargetInput::AssignmentApplied {
+            index: RaftIndex(index),
+            assignment,
+        })
+    }
+
+    fn done(&mut self, index: u64) -> TargetEffect {
+        self.one(TargetInput::Proposed(ProposeOutcome::Done {
+            index: RaftIndex(index),
+        }))
+    }
+
+    /// Up to the local staging being open.
+    fn begun() -> Self {
+        let mut w = Self::new();
+        assert_eq!(w.one(TargetInput::Start), TargetEffect::CheckLocal);
+        assert_eq!(w.one(TargetInput::LocalClear), TargetEffect::OpenStaging);
+        assert_eq!(w.ready(0), TargetEffect::OpenSource);
+        w
+    }
+
+    /// Up to the freeze being asked for, with 100 bytes copied and 104 at the source by then.
+    fn freezing() -> Self {
+        let mut w = Self::begun();
+        assert!(matches!(w.opened(100), TargetEffect::CopyRanges { .. }));
+        assert_eq!(w.copied(100), TargetEffect::RefreshSource);
+        assert!(matches!(
+            w.refreshed(100),
+            TargetEffect::PrepareInstall { .. }
+        ));
+        let begin = w.one(TargetInput::InstallPrepared);
+        assert!(
+            matches!(begin, TargetEffect::Propose(Command::BeginHandoff { .. })),
+            "{begin:?}"
+        );
+        let freeze = w.done(20);
+        assert_eq!(
+            freeze,
+            TargetEffect::FreezeSource {
+                handoff_id: HandoffId(20)
+            }
+        );
+        w
+    }
+
+    /// Up to the flip being proposed.
+    fn flipping() -> Self {
+        let mut w = Self::freezing();
+        let drain = w.one(TargetInput::Frozen {
+            capture: source(104),
+        });
+        let TargetEffect::CopyRanges {
+            ranges,
+            throttled,
+            renew,
+            ..
+        } = drain
+        else {
+            panic!("{drain:?}")
+        };
+        assert_eq!((ranges[0].from, ranges[0].to), (100, 104));
+        assert!(!throttled, "the drain is never throttled");
+        assert_eq!(renew, Some(HandoffId(20)));
+        let finish = w.copied(104);
+        assert!(matches!(finish, TargetEffect::FinishStaging { .. }));
+        assert_eq!(
+            w.one(TargetInput::Finished),
+            TargetEffect::Install { next: next() }
+        );
+        let flip = w.one(TargetInput::Installed);
+        assert_eq!(
+            flip,
+            TargetEffect::Propose(Command::CompleteMove {
+                key: key(),
+                owner: node("a"),
+                target: node("b"),
+                move_id: MoveId(10),
+                handoff_id: HandoffId(20),
+                captured_end: Offset(104),
+            })
+        );
+        w
+    }
+}
+
+fn confirmed(assignment: Option<Assignment>) -> TargetInput {
+    TargetInput::Barrier(Some(Confirmed {
+        assignment,
+        owner: Some(OwnerLife {
+            status: MemberStatus::Alive,
+            deaths: DeathGeneration(0),
+        }),
+    }))
+}
+
+fn flipped() -> Assignment {
+    Assignment {
+        owner: node("b"),
+        epoch: Epoch(5),
+        target: None,
+        opened: false,
+        ended: vec![],
+        changed: RaftIndex(21),
+    }
+}
+
+#[test]
+fn a_move_goes_through() {
+    let mut w = Worker::flipping();
+    assert_eq!(w.done(21), TargetEffect::Serve { copy: next() });
+    assert_eq!(w.one(TargetInput::Serving), TargetEffect::CloseSource);
+    assert_eq!(
+        w.one(TargetInput::SourceClosed),
+        TargetEffect::Done {
+            outcome: MoveOutcome::Flipped
+        }
+    );
+    assert!(w.0.ended());
+}
+
+#[test]
+fn an_empty_partition_moves_without_a_pass() {
+    let mut w = Worker::begun();
+    assert!(matches!(w.opened(0), TargetEffect::PrepareInstall { .. }));
+    w.one(TargetInput::InstallPrepared);
+    w.done(20);
+    let drain = w.one(TargetInput::Frozen { capture: source(0) });
+    assert!(matches!(drain, TargetEffect::CopyRanges { ref ranges, .. } if ranges.is_empty()));
+}
+
+#[test]
+fn an_old_copy_here_is_waited_for() {
+    let mut w = Worker::new();
+    w.one(TargetInput::Start);
+    let wait = w.one(TargetInput::LocalOccupied { copy: next() });
+    assert!(matches!(wait, TargetEffect::Wait { .. }));
+    assert_eq!(w.one(TargetInput::Timer), TargetEffect::CheckLocal);
+}
+
+#[test]
+fn a_staged_prefix_counts_only_after_the_source_vouched_for_it() {
+    let mut w = Worker::new();
+    w.one(TargetInput::Start);
+    w.one(TargetInput::LocalClear);
+    w.ready(40);
+    let check = w.opened(100);
+    assert_eq!(check, TargetEffect::CheckPrefixes { staged: staged(40) });
+    let aside = w.one(TargetInput::PrefixesChecked { matching: vec![] });
+    assert_eq!(aside, TargetEffect::SetAside);
+    let copy = w.ready(0);
+    assert!(matches!(copy, TargetEffect::CopyRanges { ref ranges, .. } if ranges[0].from == 0));
+}
+
+#[test]
+fn a_prefix_that_matches_is_built_upon() {
+    let mut w = Worker::new();
+    w.one(TargetInput::Start);
+    w.one(TargetInput::LocalClear);
+    w.ready(40);
+    w.opened(100);
+    let copy = w.one(TargetInput::PrefixesChecked {
+        matching: vec![segment(0, 0).id],
+    });
+    assert!(matches!(copy, TargetEffect::CopyRanges { ref ranges, .. } if ranges[0].from == 40));
+}
+
+#[test]
+fn a_source_that_does_not_answer_is_asked_for_ever_with_bounded_pauses() {
+    let mut w = Worker::begun();
+    let mut longest = 0;
+    for _ in 0..200 {
+        let wait = w.one(TargetInput::SourceUnreachable { why: "x".into() });
+        let TargetEffect::Wait { ms } = wait else {
+            panic!("{wait:?}")
+        };
+        assert!(ms >= longest);
+        longest = ms;
+        assert_eq!(w.one(TargetInput::Timer), TargetEffect::OpenSource);
+    }
+    assert_eq!(longest, SOURCE_RETRY_MS.1);
+}
+
+#[test]
+fn a_broken_copy_goes_on_from_what_is_staged() {
+    let mut w = Worker::begun();
+    w.opened(100);
+    let wait = w.one(TargetInput::CopyFailed {
+        staged: staged(60),
+        why: "reset by peer".into(),
+    });
+    assert!(matches!(wait, TargetEffect::Wait { .. }));
+    w.one(TargetInput::Timer);
+    let copy = w.opened(100);
+    assert!(matches!(copy, TargetEffect::CopyRanges { ref ranges, .. } if ranges[0].from == 60));
+}
+
+#[test]
+fn a_digest_that_differs_after_a_pass_is_copied_anew_unfrozen() {
+    let mut w = Worker::begun();
+    w.opened(100);
+    let reset = w.one(TargetInput::Copied {
+        staged: vec![segment(100, 77_777)],
+        bytes: 100,
+        elapsed_us: 1,
+    });
+    assert_eq!(reset, TargetEffect::ResetStaging);
+}
+
+#[test]
+fn a_mismatch_in_the_freeze_cancels_and_never_promotes() {
+    let mut w = Worker::freezing();
+    w.one(TargetInput::Frozen {
+        capture: source(104),
+    });
+    w.copied(104);
+    let cancel = w.one(TargetInput::Mismatch { why: "x".into() });
+    assert_eq!(
+        cancel,
+        TargetEffect::Propose(Command::CancelHandoff {
+            key: key(),
+            handoff_id: HandoffId(20)
+        })
+    );
+    let wait = w.one(TargetInput::Proposed(ProposeOutcome::Unknown));
+    assert!(matches!(wait, TargetEffect::Wait { .. }));
+    assert_eq!(w.one(TargetInput::Timer), TargetEffect::OpenSource);
+    assert_eq!(w.opened(104), TargetEffect::ResetStaging);
+    assert!(matches!(w.ready(0), TargetEffect::CopyRanges { .. }));
+}
+
+#[test]
+fn a_lost_begin_is_looked_up_and_used() {
+    let mut w = Worker::begun();
+    w.opened(0);
+    w.one(TargetInput::InstallPrepared);
+    let ask = w.one(TargetInput::Proposed(ProposeOutcome::Unknown));
+    assert_eq!(ask, TargetEffect::QueryBarrier);
+    assert_eq!(
+        w.one(confirmed(Some(view(Some(33))))),
+        TargetEffect::FreezeSource {
+            handoff_id: HandoffId(33)
+        }
+    );
+}
+
+#[test]
+fn a_begin_that_is_refused_goes_back_to_the_source_after_a_pause() {
+    let mut w = Worker::begun();
+    w.opened(0);
+    w.one(TargetInput::InstallPrepared);
+    w.one(TargetInput::Proposed(ProposeOutcome::Refused(
+        Refusal::OwnerDead,
+    )));
+    let wait = w.one(confirmed(Some(view(None))));
+    assert!(matches!(wait, TargetEffect::Wait { .. }));
+    assert_eq!(w.one(TargetInput::Timer), TargetEffect::OpenSource);
+}
+
+#[test]
+fn a_freeze_that_comes_too_early_is_asked_again_but_not_for_ever() {
+    let mut w = Worker::freezing();
+    let mut asks = 0;
+    loop {
+        let early = TargetInput::SourceRefused(SourceRefusal::NotYet {
+            applied: RaftIndex(19),
+        });
+        match w.one(early) {
+            TargetEffect::Wait { .. } => asks += 1,
+            TargetEffect::Propose(Command::CancelHandoff { .. }) => break,
+            other => panic!("{other:?}"),
+        }
+        assert!(matches!(
+            w.one(TargetInput::Timer),
+            TargetEffect::FreezeSource { .. }
+        ));
+        assert!(asks <= FREEZE_ASKS_MAX);
+    }
+    assert!(asks > 1);
+}
+
+#[test]
+fn a_cancelled_handoff_stops_the_drain() {
+    let mut w = Worker::freezing();
+    w.one(TargetInput::Frozen {
+        capture: source(104),
+    });
+    assert_eq!(
+        w.applied(20, Some(view(Some(20)))),
+        vec![],
+        "the handoff stands"
+    );
+    assert_eq!(
+        w.applied(25, Some(view(None))),
+        vec![TargetEffect::Interrupt]
+    );
+    let cancel = w.one(TargetInput::Interrupted);
+    assert!(matches!(
+        cancel,
+        TargetEffect::Propose(Command::CancelHandoff { .. })
+    ));
+}
+
+#[test]
+fn a_lost_answer_to_the_flip_is_asked_for_until_it_is_known() {
+    let mut w = Worker::flipping();
+    assert_eq!(
+        w.one(TargetInput::Proposed(ProposeOutcome::Unknown)),
+        TargetEffect::QueryBarrier
+    );
+    for _ in 0..50 {
+        assert!(matches!(
+            w.one(TargetInput::Barrier(None)),
+            TargetEffect::Wait { .. }
+        ));
+        assert_eq!(w.one(TargetInput::Timer), TargetEffect::QueryBarrier);
+    }
+    assert_eq!(
+        w.one(confirmed(Some(flipped()))),
+        TargetEffect::Serve { copy: next() }
+    );
+}
+
+#[test]
+fn a_flip_that_is_still_open_is_proposed_again() {
+    let mut w = Worker::flipping();
+    w.one(TargetInput::Proposed(ProposeOutcome::Unknown));
+    w.one(confirmed(Some(view(Some(20)))));
+    assert!(matches!(
+        w.one(TargetInput::Timer),
+        TargetEffect::Propose(Command::CompleteMove { .. })
+    ));
+}
+
+#[test]
+fn a_refused_flip_goes_back_into_staging_and_keeps_the_target() {
+    let mut w = Worker::flipping();
+    w.one(TargetInput::Proposed(ProposeOutcome::Refused(
+        Refusal::OtherHandoff { current: None },
+    )));
+    assert_eq!(
+        w.one(confirmed(Some(view(None)))),
+        TargetEffect::RollBack { copy: next() }
+    );
+    assert!(matches!(
+        w.one(TargetInput::RolledBack),
+        TargetEffect::Wait { .. }
+    ));
+    assert_eq!(w.one(TargetInput::Timer), TargetEffect::OpenStaging);
+    assert_eq!(w.ready(104), TargetEffect::OpenSource);
+    assert_eq!(
+        w.opened(110),
+        TargetEffect::CheckPrefixes {
+            staged: staged(104)
+        }
+    );
+}
+
+#[test]
+fn a_duplicate_of_an_applied_flip_is_recognised_as_success() {
+    let mut w = Worker::flipping();
+    w.one(TargetInput::Proposed(ProposeOutcome::Refused(
+        Refusal::NotOwner {
+            owner: node("b"),
+            epoch: Epoch(5),
+        },
+    )));
+    assert_eq!(
+        w.one(confirmed(Some(flipped()))),
+        TargetEffect::Serve { copy: next() }
+    );
+}
+
+#[test]
+fn a_move_that_is_replaced_stops_its_copy_and_ends() {
+    let mut w = Worker::begun();
+    w.opened(100);
+    let mut other = view(None);
+    other.target = None;
+    assert_eq!(w.applied(11, Some(other)), vec![TargetEffect::Interrupt]);
+    assert_eq!(w.one(TargetInput::Interrupted), TargetEffect::CloseSource);
+    assert_eq!(
+        w.one(TargetInput::SourceClosed),
+        TargetEffect::Done {
+            outcome: MoveOutcome::Superseded
+        }
+    );
+}
+
+#[test]
+fn a_deleted_topic_takes_the_installed_copy_back_and_ends() {
+    let mut w = Worker::flipping();
+    assert_eq!(w.applied(30, None), vec![], "the flip's answer comes first");
+    w.one(TargetInput::Proposed(ProposeOutcome::Unknown));
+    assert_eq!(
+        w.one(confirmed(None)),
+        TargetEffect::RollBack { copy: next() }
+    );
+    assert_eq!(w.one(TargetInput::RolledBack), TargetEffect::CloseSource);
+    assert_eq!(
+        w.one(TargetInput::SourceClosed),
+        TargetEffect::Done {
+            outcome: MoveOutcome::TopicGone
+        }
+    );
+}
+
+#[test]
+fn a_start_with_an_installed_copy_asks_before_anything_else() {
+    let found = FoundInstalled {
+        copy: next(),
+        mark: InstallMark {
+            move_id: MoveId(10),
+            handoff_id: Some(HandoffId(20)),
+        },
+        end: Offset(104),
+        hwm: Offset(104),
+    };
+    let make = || {
+        Worker(TargetMove::found_installed(
+            node("b"),
+            found,
+            RaftIndex(20),
+            Some(&view(Some(20))),
+        ))
+    };
+    let mut w = make();
+    assert_eq!(w.one(TargetInput::Start), TargetEffect::QueryBarrier);
+    assert_eq!(
+        w.one(confirmed(Some(flipped()))),
+        TargetEffect::Serve { copy: next() }
+    );
+    let mut w = make();
+    w.one(TargetInput::Start);
+    w.one(confirmed(Some(view(Some(20)))));
+    assert_eq!(
+        w.one(TargetInput::Timer),
+        TargetEffect::Propose(Command::CompleteMove {
+            key: key(),
+            owner: node("a"),
+            target: node("b"),
+            move_id: MoveId(10),
+            handoff_id: HandoffId(20),
+            captured_end: Offset(104),
+        })
+    );
+    let mut w = make();
+    w.one(TargetInput::Start);
+    assert_eq!(
+        w.one(confirmed(Some(view(None)))),
+        TargetEffect::RollBack { copy: next() }
+    );
+}
+
+#[test]
+fn a_start_under_a_recorded_handoff_cancels_it_first() {
+    let mut w = Worker(TargetMove::new(
+        node("b"),
+        key(),
+        MoveId(10),
+        RaftIndex(20),
+        &view(Some(20)),
+    ));
+    assert_eq!(
+        w.one(TargetInput::Start),
+        TargetEffect::Propose(Command::CancelHandoff {
+            key: key(),
+            handoff_id: HandoffId(20)
+        })
+    );
+    assert_eq!(w.done(21), TargetEffect::CheckLocal);
+}
+
+fn unreachable_with(w: &mut Worker, deaths: u64) -> TargetEffect {
+    w.give(TargetInput::OwnerDeadLongEnough {
+        deaths: DeathGeneration(deaths),
+    });
+    w.one(TargetInput::SourceUnreachable { why: "gone".into() })
+}
+
+#[test]
+fn a_promotion_needs_a_source_that_was_reached_in_this_move() {
+    let mut w = Worker::new();
+    w.one(TargetInput::Start);
+    w.one(TargetInput::LocalClear);
+    w.one(TargetInput::StagingReady {
+        staged: staged(100),
+        told: Some(Told {
+            move_id: MoveId(9),
+            manifest: source(100),
+        }),
+    });
+    assert!(matches!(
+        unreachable_with(&mut w, 1),
+        TargetEffect::Wait { .. }
+    ));
+}
+
+#[test]
+fn a_promotion_needs_everything_that_the_owner_had_told() {
+    let mut w = Worker::begun();
+    w.opened(100);
+    w.copied(100);
+    let told = 100 + (64 << 20);
+    assert!(matches!(w.refreshed(told), TargetEffect::CopyRanges { .. }));
+    w.give(TargetInput::OwnerDeadLongEnough {
+        deaths: DeathGeneration(1),
+    });
+    let wait = w.one(TargetInput::CopyFailed {
+        staged: staged(told - 1),
+        why: "gone".into(),
+    });
+    assert!(matches!(wait, TargetEffect::Wait { .. }));
+    assert_eq!(w.one(TargetInput::Timer), TargetEffect::OpenSource);
+    assert!(matches!(
+        unreachable_with(&mut w, 1),
+        TargetEffect::Wait { .. }
+    ));
+}
+
+#[test]
+fn a_promotion_installs_first_and_names_the_death() {
+    let mut w = Worker::begun();
+    w.opened(100);
+    w.copied(100);
+    // The source dies while it is asked how it stands.
+    let prepare = unreachable_with(&mut w, 3);
+    assert!(matches!(prepare, TargetEffect::PrepareInstall { .. }));
+    let finish = w.one(TargetInput::InstallPrepared);
+    let TargetEffect::FinishStaging { capture, mark, .. } = finish else {
+        panic!("{finish:?}")
+    };
+    assert_eq!((capture.hwm, capture.frontier), (Offset(100), Offset(50)));
+    assert_eq!(mark.handoff_id, None);
+    w.one(TargetInput::Finished);
+    assert_eq!(
+        w.one(TargetInput::Installed),
+        TargetEffect::Propose(Command::ForcePromote {
+            key: key(),
+            owner: node("a"),
+            epoch: Epoch(4),
+            target: node("b"),
+            move_id: MoveId(10),
+            deaths: DeathGeneration(3),
+            staged_hwm: Offset(100),
+            told_hwm: Offset(100),
+        })
+    );
+    // Refused because the leader has not waited long enough itself: not a refusal for good.
+    w.one(TargetInput::Proposed(ProposeOutcome::NotProposed));
+    let wait = w.one(TargetInput::Barrier(Some(Confirmed {
+        assignment: Some(view(None)),
+        owner: Some(OwnerLife {
+            status: MemberStatus::Dead,
+            deaths: DeathGeneration(3),
+        }),
+    })));
+    assert!(matches!(wait, TargetEffect::Wait { .. }));
+    assert!(matches!(
+        w.one(TargetInput::Timer),
+        TargetEffect::Propose(Command::ForcePromote { .. })
+    ));
+    // The owner lives again: that death is over.
+    w.one(TargetInput::Proposed(ProposeOutcome::Refused(
+        Refusal::OtherDeath,
+    )));
+    assert_eq!(
+        w.one(confirmed(Some(view(None)))),
+        TargetEffect::RollBack { copy: next() }
+    );
+}
+
+#[test]
+fn a_staged_copy_that_fails_its_check_is_kept_while_the_owner_is_away() {
+    let mut w = Worker::begun();
+    w.opened(100);
+    w.copied(100);
+    unreachable_with(&mut w, 1);
+    w.one(TargetInput::InstallPrepared);
+    let wait = w.one(TargetInput::Mismatch { why: "x".into() });
+    assert!(matches!(wait, TargetEffect::Wait { .. }));
+    assert_eq!(w.one(TargetInput::Timer), TargetEffect::OpenSource);
+}
