@@ -8,9 +8,18 @@
 //! the server answers them in order, each with a fixed response header and, when accepted, exactly
 //! the bytes of the range. The bytes carry no checksum of their own here: they are frames and are
 //! verified as frames when they arrive.
+//!
+//! One stream alternates between disk and socket at the source; two or more overlap them.
 
 pub mod header;
+mod sender;
+mod serve;
+mod server;
 mod session;
+mod stream;
 
 pub use header::{BulkStatus, RangeRequest};
+pub use sender::CopyPath;
+pub use server::{BulkOptions, BulkServer, BulkStats};
 pub use session::{Published, SessionTable, TableFull};
+pub use stream::{BulkError, BulkStream};

@@ -84,3 +84,25 @@ const _: () = {
     assert!(BACKOFF_MIN_MS <= BACKOFF_MAX_MS);
     assert!(2 * CONNECT_DEADLINE_MS < narad_core::defaults::MOVE_LEASE_MS);
 };
+
+/// Smallest pipe that is asked for when the user's limit is reached, in bytes.
+pub const PIPE_MIN_BYTES: usize = 64 << 10;
+/// Bulk streams that a node serves at once, a thread each: every move out with several streams.
+pub const BULK_MAX_STREAMS: usize = 32;
+/// Ranges that a receiver may ask for ahead of reading them.
+pub const BULK_PIPELINE: usize = 16;
+/// Silence that ends a bulk stream, at both sides, in ms: shorter than a freeze's time to live would
+/// cut slow links, longer would hold threads.
+pub const BULK_IDLE_MS: u64 = 30_000;
+/// How long a stream that is turned away may take to send its request, in ms.
+pub const BULK_REFUSE_MS: u64 = 200;
+/// Pause after a failed accept (no descriptors left), in ms.
+pub const BULK_ACCEPT_PAUSE_MS: u64 = 50;
+
+const _: () = {
+    assert!(BULK_MAX_STREAMS >= 4 * narad_core::defaults::MAX_MOVES_OUT);
+    assert!(
+        BULK_MAX_STREAMS <= 64,
+        "a plain user gets 64 pipes of 1 MiB"
+    );
+};
