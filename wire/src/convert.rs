@@ -1,7 +1,7 @@
 //! Between the wire's structs and this program's types, both ways.
 //!
 //! What this file keeps true: conversions from the wire are total: whatever the bytes are, they
-//! give a value or a [`WireError`], never a panic; conversions to the wire cannot fail for values
+//! give a value or a [`WireError`](crate::error::WireError), never a panic; conversions to the wire cannot fail for values
 //! that this program makes.
 
 mod fault;

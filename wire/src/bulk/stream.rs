@@ -279,7 +279,8 @@ async fn read_header(
         && response.from == request.from
         && response.len == if granted { request.len } else { 0 };
     // A source that could not read the request cannot name it.
-    if !answers && !(response.request_crc == 0 && response.status.ends_connection()) {
+    let anonymous = response.request_crc == 0 && response.status.ends_connection();
+    if !(answers || anonymous) {
         return Err(BulkError::Protocol {
             message: "a response to another request".into(),
         });
