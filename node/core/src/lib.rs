@@ -8,6 +8,7 @@
 
 extern crate alloc;
 
+pub mod copies;
 pub mod copy;
 pub mod defaults;
 pub mod ids;
