@@ -14,6 +14,7 @@ pub mod defaults;
 pub mod ids;
 pub mod meta;
 pub mod moves;
+pub mod planner;
 
 #[cfg(test)]
 mod testing;

@@ -15,7 +15,7 @@ mod placement;
 mod state;
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 pub use command::{Command, Refusal, Reply};
 pub use state::{

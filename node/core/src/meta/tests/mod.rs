@@ -10,13 +10,13 @@ use crate::ids::*;
 use alloc::format;
 
 /// A state with the tests' shorthand around it; every step checks the invariants.
-pub(super) struct World {
-    pub(super) state: MetaState,
+pub(crate) struct World {
+    pub(crate) state: MetaState,
 }
 
 impl World {
     /// `nodes` members n1.., all alive.
-    pub(super) fn new(nodes: u64) -> Self {
+    pub(crate) fn new(nodes: u64) -> Self {
         let mut world = Self {
             state: MetaState::default(),
         };
@@ -26,7 +26,7 @@ impl World {
         world
     }
 
-    pub(super) fn apply(&mut self, command: &Command) -> Reply {
+    pub(crate) fn apply(&mut self, command: &Command) -> Reply {
         let before = self.state.clone();
         let reply = self.state.apply(RaftIndex(before.applied.0 + 1), command);
         self.state.check_invariants().expect("invariants");
@@ -39,34 +39,34 @@ impl World {
         reply
     }
 
-    pub(super) fn done(&mut self, command: Command) -> u64 {
+    pub(crate) fn done(&mut self, command: Command) -> u64 {
         match self.apply(&command) {
             Reply::Done { index } => index.0,
             Reply::Refused { refusal } => panic!("{command:?}: {refusal:?}"),
         }
     }
 
-    pub(super) fn refused(&mut self, command: &Command) -> Refusal {
+    pub(crate) fn refused(&mut self, command: &Command) -> Refusal {
         match self.apply(command) {
             Reply::Refused { refusal } => refusal,
             Reply::Done { .. } => panic!("{command:?} was done"),
         }
     }
 
-    pub(super) fn topic(&mut self, name_: &str, partitions: u32, parent: Option<&str>) -> TopicId {
+    pub(crate) fn topic(&mut self, name_: &str, partitions: u32, parent: Option<&str>) -> TopicId {
         TopicId(self.done(create(name_, partitions, parent)))
     }
 
-    pub(super) fn owners(&self, topic: TopicId) -> alloc::vec::Vec<NodeId> {
+    pub(crate) fn owners(&self, topic: TopicId) -> alloc::vec::Vec<NodeId> {
         let topic = &self.state.topics[&topic];
         topic.partitions.iter().map(|a| a.owner.clone()).collect()
     }
 
-    pub(super) fn at(&self, key: PartitionKey) -> &Assignment {
+    pub(crate) fn at(&self, key: PartitionKey) -> &Assignment {
         self.state.assignment(key).expect("stands")
     }
 
-    pub(super) fn set_target(&self, key: PartitionKey, target: u64) -> Command {
+    pub(crate) fn set_target(&self, key: PartitionKey, target: u64) -> Command {
         let now = self.at(key);
         Command::SetTarget {
             key,
@@ -79,7 +79,7 @@ impl World {
         }
     }
 
-    pub(super) fn begin(&self, key: PartitionKey) -> Command {
+    pub(crate) fn begin(&self, key: PartitionKey) -> Command {
         let now = self.at(key);
         let target = now.target.as_ref().expect("moves");
         Command::BeginHandoff {
@@ -90,7 +90,7 @@ impl World {
         }
     }
 
-    pub(super) fn complete(&self, key: PartitionKey, captured_end: u64) -> Command {
+    pub(crate) fn complete(&self, key: PartitionKey, captured_end: u64) -> Command {
         let now = self.at(key);
         let target = now.target.as_ref().expect("moves");
         Command::CompleteMove {
@@ -103,7 +103,7 @@ impl World {
         }
     }
 
-    pub(super) fn promote(&self, key: PartitionKey, staged: u64, told: u64) -> Command {
+    pub(crate) fn promote(&self, key: PartitionKey, staged: u64, told: u64) -> Command {
         let now = self.at(key);
         let target = now.target.as_ref().expect("moves");
         Command::ForcePromote {
@@ -118,12 +118,12 @@ impl World {
         }
     }
 
-    pub(super) fn kill(&mut self, number: u64) {
+    pub(crate) fn kill(&mut self, number: u64) {
         let command = mark_dead(&self.state, number);
         self.done(command);
     }
 
-    pub(super) fn revive(&mut self, number: u64) {
+    pub(crate) fn revive(&mut self, number: u64) {
         let member = &self.state.members[&node(number)];
         let command = Command::MarkAlive {
             id: node(number),
@@ -134,15 +134,15 @@ impl World {
     }
 }
 
-pub(super) fn node(number: u64) -> NodeId {
+pub(crate) fn node(number: u64) -> NodeId {
     NodeId(format!("n{number}"))
 }
 
-pub(super) fn name(text: &str) -> TopicName {
+pub(crate) fn name(text: &str) -> TopicName {
     TopicName(text.into())
 }
 
-pub(super) fn register(number: u64, incarnation: u64, disk: u64) -> Command {
+pub(crate) fn register(number: u64, incarnation: u64, disk: u64) -> Command {
     Command::Register {
         id: node(number),
         addr: format!("127.0.0.1:{}", 7000 + number),
@@ -155,7 +155,7 @@ pub(super) fn register(number: u64, incarnation: u64, disk: u64) -> Command {
     }
 }
 
-pub(super) fn mark_dead(state: &MetaState, number: u64) -> Command {
+pub(crate) fn mark_dead(state: &MetaState, number: u64) -> Command {
     let member = &state.members[&node(number)];
     Command::MarkDead {
         id: node(number),
@@ -164,14 +164,14 @@ pub(super) fn mark_dead(state: &MetaState, number: u64) -> Command {
     }
 }
 
-pub(super) fn drain(number: u64, draining: bool) -> Command {
+pub(crate) fn drain(number: u64, draining: bool) -> Command {
     Command::SetDraining {
         id: node(number),
         draining,
     }
 }
 
-pub(super) fn create(name_: &str, partitions: u32, parent: Option<&str>) -> Command {
+pub(crate) fn create(name_: &str, partitions: u32, parent: Option<&str>) -> Command {
     Command::CreateTopic {
         name: name(name_),
         partitions,
@@ -180,7 +180,7 @@ pub(super) fn create(name_: &str, partitions: u32, parent: Option<&str>) -> Comm
     }
 }
 
-pub(super) fn key(topic: TopicId, partition: u32) -> PartitionKey {
+pub(crate) fn key(topic: TopicId, partition: u32) -> PartitionKey {
     PartitionKey {
         topic,
         partition: PartitionIndex(partition),
