@@ -16,3 +16,6 @@ pub use source::{
     StopReason,
 };
 pub use target::{FoundInstalled, MoveOutcome, TargetEffect, TargetInput, TargetMove};
+
+#[cfg(test)]
+mod explore;

@@ -637,7 +637,7 @@ fn a_promotion_needs_everything_that_the_owner_had_told() {
     let mut w = Worker::begun();
     w.opened(100);
     w.copied(100);
-    let told = 100 + (64 << 20);
+    let told = 100 + (8 << 20);
     assert!(matches!(w.refreshed(told), TargetEffect::CopyRanges { .. }));
     w.give(TargetInput::OwnerDeadLongEnough {
         deaths: DeathGeneration(1),
