@@ -34,7 +34,8 @@ fn random_walks_keep_the_promises() {
         cancels += world.count.cancels;
         rollbacks += world.count.rollbacks;
     }
-    extern crate std; std::println!("{flips} {promotions} {cancels} {rollbacks}");
+    extern crate std;
+    std::println!("{flips} {promotions} {cancels} {rollbacks}");
     // A walk that never gets anywhere would check nothing.
     assert!(flips > 400, "{flips} flips");
     assert!(promotions > 5, "{promotions} promotions");

@@ -157,7 +157,7 @@ impl World {
 
     /// Carries out what the worker asked for.
     pub(super) fn worker_step(&mut self, at: usize) {
-        if !self.nodes[at].up {
+        if !self.nodes[at].up || self.nodes[at].stalled {
             return;
         }
         let Some(worker) = &mut self.nodes[at].worker else {

@@ -55,6 +55,8 @@ pub(super) struct Node {
     pub(super) id: NodeId,
     pub(super) up: bool,
     pub(super) cut: bool,
+    /// Its mover does not run for a while (a stalled disk, a stopped thread).
+    pub(super) stalled: bool,
     /// Has confirmed its ownership by a barrier since it started.
     pub(super) confirmed: bool,
     pub(super) applied: usize,
@@ -131,6 +133,7 @@ impl World {
             id: NodeId((*name).into()),
             up: true,
             cut: false,
+            stalled: false,
             confirmed: false,
             applied: 0,
             lease: MoveLease::new(),
@@ -268,6 +271,8 @@ impl World {
             86 => self.nodes[at].cut = self.rng.percent(30),
             87..=89 => self.late(),
             90..=93 => self.controller(at),
+            94 => self.nodes[at].stalled = self.rng.percent(60),
+            95 if self.rng.percent(10) => self.advance(12_000),
             _ => self.reclaim(at),
         }
     }
@@ -380,6 +385,9 @@ impl World {
             if let Some(staging) = &mut node.staging {
                 staging.records.truncate(staging.durable);
                 staging.finished = None;
+            }
+            if self.rng.percent(60) {
+                self.restart(at);
             }
         } else {
             self.restart(at);
@@ -538,6 +546,7 @@ impl World {
         self.faults = false;
         for at in 0..self.nodes.len() {
             self.nodes[at].cut = false;
+            self.nodes[at].stalled = false;
             self.restart(at);
         }
         for _ in 0..3_000 {
