@@ -34,7 +34,6 @@ fn random_walks_keep_the_promises() {
         cancels += world.count.cancels;
         rollbacks += world.count.rollbacks;
     }
-    std::println!("{flips} {promotions} {cancels} {rollbacks}");
     // A walk that never gets anywhere would check nothing.
     assert!(flips > 300, "{flips} flips");
     assert!(promotions > 2, "{promotions} promotions");
