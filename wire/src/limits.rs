@@ -106,3 +106,19 @@ const _: () = {
         "a plain user gets 64 pipes of 1 MiB"
     );
 };
+
+/// A client's call, all attempts together, in ms.
+pub const CLIENT_DEADLINE_MS: u64 = 30_000;
+/// One attempt of a question at one node, in ms: a stalled node costs no more than that.
+pub const CLIENT_ATTEMPT_MS: u64 = 5_000;
+/// Pause of a client after it has asked every node in vain, in ms; at least and at most.
+pub const CLIENT_PAUSE_MS: u64 = 50;
+/// See [`CLIENT_PAUSE_MS`].
+pub const CLIENT_PAUSE_MAX_MS: u64 = 1_000;
+/// Node addresses that a client remembers.
+pub const CLIENT_MAX_SERVERS: usize = 256;
+
+const _: () = {
+    assert!(CLIENT_ATTEMPT_MS > CONNECT_DEADLINE_MS && CLIENT_DEADLINE_MS > 2 * CLIENT_ATTEMPT_MS);
+    assert!(CLIENT_PAUSE_MS <= CLIENT_PAUSE_MAX_MS);
+};
