@@ -1,1 +1,30 @@
-//! x
+//! Partition logs, copies in progress and the ingress WAL, on O_DIRECT io_uring.
+//!
+//! What this crate keeps true: acked means durable; what recovery or a move makes visible was acked or
+//! at least sent by a client; damage is reported and skipped, never repaired by cutting; after a failed
+//! write or sync a log takes no more appends until it is reopened. Everything runs on the executor that
+//! opened it; nothing is `Send`. `FORMAT.md` has the bytes of every file.
+
+pub mod error;
+pub mod fault;
+pub mod format;
+pub mod layout;
+pub mod limits;
+pub mod log;
+pub mod options;
+pub mod scan;
+
+mod disk;
+mod store;
+
+pub use disk::prepare_executor;
+pub use error::{AppendError, StageError, StorageError};
+pub use format::record::Record;
+pub use layout::{FoundCopy, FoundStaging};
+pub use log::{Log, Pin, Ticket};
+pub use options::Options;
+pub use scan::{FrameScanner, ScanEvent};
+pub use store::append::Appended;
+pub use store::read::ReadBatch;
+pub use store::recover::{Cut, Damage, RecoveryReport};
+pub use store::state::LogStats;

@@ -1,0 +1,416 @@
+//! The only door to the disk: O_DIRECT files on io_uring, and small files and directories on the
+//! executor's blocking thread.
+//!
+//! What this file keeps true: the executor is never blocked; a write is whole or an error; every
+//! operation can be made to fail, and be recorded, by the fault layer in test builds.
+
+use crate::error::StorageError;
+use crate::fault::{self, Op};
+use crate::limits::{IO_CHUNK_BYTES, MIN_BLOCK_BYTES, TRIM_BLOCK_BYTES};
+use glommio::GlommioError;
+use glommio::io::{DmaBuffer, DmaFile, OpenOptions, ReadResult};
+use std::cell::Cell;
+use std::fs;
+use std::io::{self, Write as _};
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+
+type Result<T> = std::result::Result<T, StorageError>;
+
+/// Lets O_DIRECT reads work on this executor; call it before anything else of this crate, on every
+/// executor, with a directory on the disk that will be used. On some disks the runtime decides from
+/// a read of an empty file that polling for completions is supported; a file with content shows it
+/// the truth.
+///
+/// # Errors
+/// When no file can be written in `dir`.
+pub async fn prepare_executor(dir: &Path) -> Result<()> {
+    let path = dir.join(format!(
+        ".probe-{}-{}",
+        std::process::id(),
+        glommio::executor().id()
+    ));
+    let file = path.clone();
+    blocking("make directory", dir, {
+        let dir = dir.to_path_buf();
+        move || fs::create_dir_all(dir)
+    })
+    .await?;
+    blocking("write", &path, move || {
+        let mut out = fs::File::create(file)?;
+        out.write_all(&[0x5a; 4096])?;
+        out.sync_all()
+    })
+    .await?;
+    let probe = DmaFile::open(&path)
+        .await
+        .map_err(|e| StorageError::io("open", &path, system_error(e)))?;
+    let _ = probe.close().await;
+    remove_file(&path).await
+}
+
+/// Keeps the system's error number, which the runtime's own conversion loses.
+pub(crate) fn system_error(error: GlommioError<()>) -> io::Error {
+    match error {
+        GlommioError::EnhancedIoError { source, .. } => source,
+        other => other.into(),
+    }
+}
+
+/// Runs `work` on the blocking thread.
+pub(crate) async fn blocking<T: Send + 'static>(
+    op: &'static str,
+    path: &Path,
+    work: impl FnOnce() -> io::Result<T> + Send + 'static,
+) -> Result<T> {
+    glommio::executor()
+        .spawn_blocking(work)
+        .await
+        .map_err(|e| StorageError::io(op, path, e))
+}
+
+/// An open O_DIRECT file, for reading and writing.
+#[derive(Debug)]
+pub(crate) struct DiskFile {
+    file: DmaFile,
+    path: PathBuf,
+}
+
+impl DiskFile {
+    /// Opens an existing file.
+    pub(crate) async fn open(path: &Path) -> Result<Rc<Self>> {
+        Self::open_with(path, false, true).await
+    }
+
+    /// Opens an existing file for reading only.
+    pub(crate) async fn open_read(path: &Path) -> Result<Rc<Self>> {
+        Self::open_with(path, false, false).await
+    }
+
+    /// Makes the file, or opens it when it exists. Its directory is not synced.
+    pub(crate) async fn create(path: &Path) -> Result<Rc<Self>> {
+        Self::open_with(path, true, true).await
+    }
+
+    async fn open_with(path: &Path, create: bool, write: bool) -> Result<Rc<Self>> {
+        let fail = |e| StorageError::io("open", path, e);
+        fault::before(&Op::Open { path, create }).map_err(fail)?;
+        let file = OpenOptions::new()
+            .read(true)
+            .write(write)
+            .create(create)
+            .mode(0o640)
+            .dma_open(path)
+            .await
+            .map_err(|e| fail(system_error(e)))?;
+        fault::after(&Op::Open { path, create });
+        let path = path.to_path_buf();
+        Ok(Rc::new(Self { file, path }))
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Bytes to which positions and lengths of writes must be aligned.
+    pub(crate) fn block(&self) -> u64 {
+        self.file
+            .alignment()
+            .clamp(MIN_BLOCK_BYTES, TRIM_BLOCK_BYTES)
+    }
+
+    /// Writes the whole buffer at `pos`; both must be aligned.
+    pub(crate) async fn write(&self, buffer: Rc<DmaBuffer>, pos: u64) -> Result<()> {
+        let len = buffer.len();
+        let op = Op::Write {
+            path: &self.path,
+            pos,
+            bytes: buffer.as_bytes(),
+        };
+        let fail = |e| StorageError::io("write", &self.path, e);
+        fault::before(&op).map_err(fail)?;
+        let written = self
+            .file
+            .write_rc_at(buffer.clone(), pos)
+            .await
+            .map_err(|e| fail(system_error(e)))?;
+        if written != len {
+            return Err(fail(io::Error::new(
+                io::ErrorKind::WriteZero,
+                format!("only {written} of {len} bytes at {pos} were written"),
+            )));
+        }
+        fault::after(&op);
+        Ok(())
+    }
+
+    /// Reads up to `len` bytes at `pos` (fewer at the end of the file); both must be aligned.
+    pub(crate) async fn read(&self, pos: u64, len: usize) -> Result<ReadResult> {
+        let op = Op::Read {
+            path: &self.path,
+            pos,
+            len,
+        };
+        let fail = |e| StorageError::io("read", &self.path, e);
+        fault::before(&op).map_err(fail)?;
+        let out = self
+            .file
+            .read_at_aligned(pos, len)
+            .await
+            .map_err(|e| fail(system_error(e)))?;
+        fault::after(&op);
+        Ok(out)
+    }
+
+    /// Makes everything written so far durable.
+    pub(crate) async fn sync(&self) -> Result<()> {
+        let op = Op::Sync { path: &self.path };
+        let fail = |e| StorageError::io("sync", &self.path, e);
+        fault::before(&op).map_err(fail)?;
+        self.file
+            .fdatasync()
+            .await
+            .map_err(|e| fail(system_error(e)))?;
+        fault::after(&op);
+        Ok(())
+    }
+
+    /// Reserves space from the start up to `len`; the file becomes at least that long.
+    pub(crate) async fn allocate(&self, len: u64) -> Result<()> {
+        let op = Op::Allocate {
+            path: &self.path,
+            len,
+        };
+        let fail = |e| StorageError::io("reserve space for", &self.path, e);
+        fault::before(&op).map_err(fail)?;
+        self.file
+            .pre_allocate(len, false)
+            .await
+            .map_err(|e| fail(system_error(e)))?;
+        fault::after(&op);
+        Ok(())
+    }
+
+    /// Cuts or extends the file to `len`.
+    pub(crate) async fn truncate(&self, len: u64) -> Result<()> {
+        let op = Op::Truncate {
+            path: &self.path,
+            len,
+        };
+        let fail = |e| StorageError::io("truncate", &self.path, e);
+        fault::before(&op).map_err(fail)?;
+        self.file
+            .truncate(len)
+            .await
+            .map_err(|e| fail(system_error(e)))?;
+        fault::after(&op);
+        Ok(())
+    }
+
+    /// Length of the file.
+    pub(crate) async fn len(&self) -> Result<u64> {
+        self.file
+            .file_size()
+            .await
+            .map_err(|e| StorageError::io("look at", &self.path, system_error(e)))
+    }
+}
+
+thread_local! {
+    static TEMPORARY: Cell<u64> = const { Cell::new(0) };
+}
+
+/// Replaces a small file as a whole, durably: written beside it, synced, renamed, directory synced.
+pub(crate) async fn replace_file(path: &Path, bytes: Vec<u8>) -> Result<()> {
+    let op = Op::Replace {
+        path,
+        bytes: &bytes,
+    };
+    fault::before(&op).map_err(|e| StorageError::io("replace", path, e))?;
+    let target = path.to_path_buf();
+    let content = bytes.clone();
+    let number = TEMPORARY.with(|t| {
+        t.set(t.get() + 1);
+        t.get()
+    });
+    blocking("replace", path, move || {
+        let temporary = target.with_extension(format!("{number}.tmp"));
+        let mut file = fs::File::create(&temporary)?;
+        file.write_all(&content)?;
+        file.sync_all()?;
+        fs::rename(&temporary, &target)?;
+        sync_parent(&target)
+    })
+    .await?;
+    fault::after(&op);
+    Ok(())
+}
+
+/// A whole small file, or `None` when there is none.
+pub(crate) async fn read_small(path: &Path, limit: usize) -> Result<Option<Vec<u8>>> {
+    let file = path.to_path_buf();
+    blocking("read", path, move || read_small_now(&file, limit)).await
+}
+
+pub(crate) fn read_small_now(path: &Path, limit: usize) -> io::Result<Option<Vec<u8>>> {
+    use std::io::Read as _;
+    let file = match fs::File::open(path) {
+        Ok(file) => file,
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(e) => return Err(e),
+    };
+    let mut bytes = Vec::new();
+    file.take(limit as u64 + 1).read_to_end(&mut bytes)?;
+    if bytes.len() > limit {
+        return Err(io::Error::new(
+            io::ErrorKind::InvalidData,
+            format!("longer than the {limit} bytes that such a file may have"),
+        ));
+    }
+    Ok(Some(bytes))
+}
+
+fn sync_parent(path: &Path) -> io::Result<()> {
+    let parent = path.parent().unwrap_or(Path::new("/"));
+    fs::File::open(parent)?.sync_all()
+}
+
+/// Makes entries of a directory durable.
+pub(crate) async fn sync_dir(path: &Path) -> Result<()> {
+    let op = Op::SyncDir { path };
+    fault::before(&op).map_err(|e| StorageError::io("sync directory", path, e))?;
+    let dir = path.to_path_buf();
+    blocking("sync directory", path, move || {
+        fs::File::open(dir)?.sync_all()
+    })
+    .await?;
+    fault::after(&op);
+    Ok(())
+}
+
+/// Makes a directory and its parents, durably.
+pub(crate) async fn create_dir(path: &Path) -> Result<()> {
+    fault::before(&Op::CreateDir { path })
+        .map_err(|e| StorageError::io("make directory", path, e))?;
+    let dir = path.to_path_buf();
+    blocking("make directory", path, move || create_dir_now(&dir)).await?;
+    fault::after(&Op::CreateDir { path });
+    Ok(())
+}
+
+fn create_dir_now(dir: &Path) -> io::Result<()> {
+    if dir.is_dir() {
+        return Ok(());
+    }
+    if let Some(parent) = dir.parent() {
+        create_dir_now(parent)?;
+    }
+    match fs::create_dir(dir) {
+        Err(e) if e.kind() != io::ErrorKind::AlreadyExists => return Err(e),
+        _ => {}
+    }
+    sync_parent(dir)
+}
+
+/// Renames a file or directory and makes that durable on both sides.
+pub(crate) async fn rename(from: &Path, to: &Path) -> Result<()> {
+    let op = Op::Rename { from, to };
+    fault::before(&op).map_err(|e| StorageError::io("rename", from, e))?;
+    let (source, target) = (from.to_path_buf(), to.to_path_buf());
+    blocking("rename", from, move || {
+        fs::rename(&source, &target)?;
+        sync_parent(&target)?;
+        if source.parent() == target.parent() {
+            return Ok(());
+        }
+        sync_parent(&source)
+    })
+    .await?;
+    fault::after(&op);
+    Ok(())
+}
+
+/// Removes a file, if it is there. The directory is not synced.
+pub(crate) async fn remove_file(path: &Path) -> Result<()> {
+    let op = Op::Remove { path };
+    fault::before(&op).map_err(|e| StorageError::io("remove", path, e))?;
+    let file = path.to_path_buf();
+    blocking("remove", path, move || match fs::remove_file(file) {
+        Err(e) if e.kind() != io::ErrorKind::NotFound => Err(e),
+        _ => Ok(()),
+    })
+    .await?;
+    fault::after(&op);
+    Ok(())
+}
+
+/// Removes a directory with everything in it, durably.
+pub(crate) async fn remove_tree(path: &Path) -> Result<()> {
+    let op = Op::Remove { path };
+    fault::before(&op).map_err(|e| StorageError::io("remove", path, e))?;
+    let dir = path.to_path_buf();
+    blocking("remove", path, move || {
+        fs::remove_dir_all(&dir)?;
+        sync_parent(&dir)
+    })
+    .await?;
+    fault::after(&op);
+    Ok(())
+}
+
+/// Names in a directory; none when it does not exist.
+pub(crate) async fn list_dir(path: &Path) -> Result<Vec<String>> {
+    let dir = path.to_path_buf();
+    blocking("list", path, move || list_dir_now(&dir)).await
+}
+
+pub(crate) fn list_dir_now(dir: &Path) -> io::Result<Vec<String>> {
+    let entries = match fs::read_dir(dir) {
+        Ok(entries) => entries,
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(e) => return Err(e),
+    };
+    let mut names = Vec::new();
+    for entry in entries {
+        if let Ok(name) = entry?.file_name().into_string() {
+            names.push(name);
+        }
+    }
+    names.sort_unstable();
+    Ok(names)
+}
+
+/// Does the path exist?
+pub(crate) async fn exists(path: &Path) -> Result<bool> {
+    let file = path.to_path_buf();
+    blocking("look at", path, move || file.try_exists()).await
+}
+
+/// Bytes that may still be written to the disk of `path`.
+pub(crate) async fn available_bytes(path: &Path) -> Result<u64> {
+    let dir = path.to_path_buf();
+    let bytes = blocking("look at free space of", path, move || {
+        let s = nix::sys::statvfs::statvfs(&dir).map_err(io::Error::from)?;
+        Ok(s.blocks_available() as u64 * s.fragment_size() as u64)
+    })
+    .await?;
+    Ok(fault::available(bytes))
+}
+
+/// An aligned buffer of `len` bytes whose content is undefined until written.
+pub(crate) fn buffer(len: usize) -> DmaBuffer {
+    if len > IO_CHUNK_BYTES {
+        glommio::allocate_dma_buffer_global(len)
+    } else {
+        glommio::allocate_dma_buffer(len)
+    }
+}
+
+/// A buffer with these bytes, padded with zeros to a multiple of `block`.
+pub(crate) fn buffer_of(bytes: &[u8], block: u64) -> Rc<DmaBuffer> {
+    let mut out = buffer(bytes.len().next_multiple_of(block as usize));
+    let target = out.as_bytes_mut();
+    target[..bytes.len()].copy_from_slice(bytes);
+    target[bytes.len()..].fill(0);
+    Rc::new(out)
+}

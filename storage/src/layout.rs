@@ -1,0 +1,254 @@
+//! Where things are under a data directory, and deleting them by identity.
+//!
+//! What this file keeps true: a real copy's directory name carries topic incarnation, partition and
+//! epoch, and only that very directory is ever deleted for it (rule R2).
+
+use crate::disk;
+use crate::error::StorageError;
+use crate::format::FormatError;
+use crate::format::meta;
+use crate::limits::{FORMAT_VERSION, META_SLOT_BYTES};
+use narad_core::copy::InstallMark;
+use narad_core::ids::{CopyId, Epoch, MoveId, PartitionIndex, PartitionKey, TopicId};
+use std::io;
+use std::path::{Path, PathBuf};
+
+pub(crate) const STAGED_FILE: &str = "staged.json";
+const PARTITIONS: &str = "partitions";
+const STAGING: &str = "staging";
+const ASIDE: &str = "aside";
+
+/// Directory of a real copy.
+#[must_use]
+pub fn partition_dir(root: &Path, copy: CopyId) -> PathBuf {
+    partitions_root(root).join(format!(
+        "t{}-p{}-e{}",
+        copy.key.topic, copy.key.partition, copy.epoch
+    ))
+}
+
+/// Directory of a copy in progress.
+#[must_use]
+pub fn staging_dir(root: &Path, key: PartitionKey, move_id: MoveId) -> PathBuf {
+    staging_root(root).join(format!("t{}-p{}-m{move_id}", key.topic, key.partition))
+}
+
+pub(crate) fn partitions_root(root: &Path) -> PathBuf {
+    root.join(PARTITIONS)
+}
+
+pub(crate) fn staging_root(root: &Path) -> PathBuf {
+    root.join(STAGING)
+}
+
+/// A free name for staging that is set aside.
+pub(crate) fn aside_dir(root: &Path, key: PartitionKey, move_id: MoveId, number: u32) -> PathBuf {
+    root.join(ASIDE).join(format!(
+        "t{}-p{}-m{move_id}-{number}",
+        key.topic, key.partition
+    ))
+}
+
+fn parse(name: &str, last: char) -> Option<(PartitionKey, u64)> {
+    let mut parts = name.split('-');
+    let topic = parts.next()?.strip_prefix('t')?.parse().ok()?;
+    let partition = parts.next()?.strip_prefix('p')?.parse().ok()?;
+    let number = parts.next()?.strip_prefix(last)?.parse().ok()?;
+    let key = PartitionKey {
+        topic: TopicId(topic),
+        partition: PartitionIndex(partition),
+    };
+    let exact = format!("t{topic}-p{partition}-{last}{number}") == name;
+    (parts.next().is_none() && exact).then_some((key, number))
+}
+
+/// A real copy that was found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FoundCopy {
+    /// Its identity, from the directory's name.
+    pub copy: CopyId,
+    /// Its directory.
+    pub path: PathBuf,
+    /// How it was installed, while its flip is not known (rule R3).
+    pub install: Option<InstallMark>,
+}
+
+/// A copy in progress that was found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FoundStaging {
+    /// The partition.
+    pub key: PartitionKey,
+    /// The move that made it.
+    pub move_id: MoveId,
+    /// Its directory.
+    pub path: PathBuf,
+}
+
+/// Everything under a data directory that belongs to partitions.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Found {
+    /// Real copies.
+    pub copies: Vec<FoundCopy>,
+    /// Copies in progress.
+    pub stagings: Vec<FoundStaging>,
+    /// Directories that nobody knows; they are left alone.
+    pub unknown: Vec<PathBuf>,
+}
+
+/// Lists real copies and copies in progress.
+///
+/// # Errors
+/// The disk's error, or [`StorageError::NewerVersion`] for a copy of a newer program.
+pub async fn scan(root: &Path) -> Result<Found, StorageError> {
+    let base = root.to_path_buf();
+    disk::blocking("scan", root, move || scan_now(&base))
+        .await?
+        .map_err(|(path, found)| StorageError::NewerVersion {
+            path,
+            found,
+            supported: FORMAT_VERSION,
+        })
+}
+
+type Scan = Result<Found, (PathBuf, u32)>;
+
+fn scan_now(root: &Path) -> io::Result<Scan> {
+    let mut found = Found::default();
+    for name in disk::list_dir_now(&partitions_root(root))? {
+        let path = partitions_root(root).join(&name);
+        let Some((key, epoch)) = parse(&name, 'e') else {
+            found.unknown.push(path);
+            continue;
+        };
+        let bytes = disk::read_small_now(&path.join("meta"), 2 * META_SLOT_BYTES)?;
+        let meta = match meta::decode_file(&bytes.unwrap_or_default()) {
+            Ok(file) => file.newest,
+            Err(FormatError::Newer(version)) => return Ok(Err((path, version))),
+            Err(FormatError::Damaged(_)) => None,
+        };
+        found.copies.push(FoundCopy {
+            copy: CopyId {
+                key,
+                epoch: Epoch(epoch),
+            },
+            path,
+            install: meta.and_then(|m| m.install),
+        });
+    }
+    for name in disk::list_dir_now(&staging_root(root))? {
+        let path = staging_root(root).join(&name);
+        match parse(&name, 'm') {
+            Some((key, id)) => found.stagings.push(FoundStaging {
+                key,
+                move_id: MoveId(id),
+                path,
+            }),
+            None => found.unknown.push(path),
+        }
+    }
+    Ok(Ok(found))
+}
+
+/// The real copy of a partition on this node, of whatever epoch.
+pub(crate) async fn real_copy(
+    root: &Path,
+    key: PartitionKey,
+) -> Result<Option<CopyId>, StorageError> {
+    let names = disk::list_dir(&partitions_root(root)).await?;
+    Ok(names
+        .iter()
+        .filter_map(|name| parse(name, 'e'))
+        .find(|(k, _)| *k == key)
+        .map(|(key, epoch)| CopyId {
+            key,
+            epoch: Epoch(epoch),
+        }))
+}
+
+/// Deletes one real copy, durably. Only the directory of exactly this identity is touched; the caller has
+/// closed its log. First it is renamed, so that a crash never leaves half a copy under a real name.
+///
+/// # Errors
+/// [`StorageError::NoSuchCopy`], or the disk's error.
+pub async fn delete_copy(root: &Path, copy: CopyId) -> Result<(), StorageError> {
+    let path = partition_dir(root, copy);
+    if !disk::exists(&path).await? {
+        return Err(StorageError::NoSuchCopy { copy, path });
+    }
+    let grave = root.join("deleting").join(format!(
+        "t{}-p{}-e{}",
+        copy.key.topic, copy.key.partition, copy.epoch
+    ));
+    bury(&path, &grave).await
+}
+
+/// Deletes one copy in progress, durably. Deleting what is not there is fine.
+///
+/// # Errors
+/// The disk's error.
+pub async fn delete_staging(
+    root: &Path,
+    key: PartitionKey,
+    move_id: MoveId,
+) -> Result<(), StorageError> {
+    let path = staging_dir(root, key, move_id);
+    if !disk::exists(&path).await? {
+        return Ok(());
+    }
+    let grave = root
+        .join("deleting")
+        .join(format!("t{}-p{}-m{move_id}", key.topic, key.partition));
+    bury(&path, &grave).await
+}
+
+async fn bury(path: &Path, grave: &Path) -> Result<(), StorageError> {
+    if disk::exists(grave).await? {
+        disk::remove_tree(grave).await?;
+    }
+    if let Some(parent) = grave.parent() {
+        disk::create_dir(parent).await?;
+    }
+    disk::rename(path, grave).await?;
+    disk::remove_tree(grave).await
+}
+
+/// Finishes deletions that a crash has interrupted; call once at start.
+///
+/// # Errors
+/// The disk's error.
+pub async fn finish_deletions(root: &Path) -> Result<(), StorageError> {
+    let dir = root.join("deleting");
+    for name in disk::list_dir(&dir).await? {
+        disk::remove_tree(&dir.join(name)).await?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn directory_names_round_trip_and_look_alikes_are_refused() {
+        let copy = CopyId {
+            key: PartitionKey {
+                topic: TopicId(7),
+                partition: PartitionIndex(3),
+            },
+            epoch: Epoch(2),
+        };
+        let path = partition_dir(Path::new("/d"), copy);
+        assert_eq!(path, Path::new("/d/partitions/t7-p3-e2"));
+        assert_eq!(parse("t7-p3-e2", 'e'), Some((copy.key, 2)));
+        for bad in [
+            "t7-p3-e02",
+            "t7-p3-e2-x",
+            "t7-p3-m2",
+            "t7-p3",
+            "",
+            "t+7-p3-e2",
+        ] {
+            assert_eq!(parse(bad, 'e'), None, "{bad}");
+        }
+    }
+}

@@ -1,0 +1,103 @@
+//! Every bound of the storage crate, with its reason.
+//!
+//! What this file keeps true: nothing in this crate grows without one of these limits, and limits
+//! that depend on each other are tied together by assertions at compile time.
+
+/// Newest on-disk format that this build reads and writes.
+pub const FORMAT_VERSION: u32 = 1;
+
+/// Smallest logical block of a disk; every position that is written is a multiple of it.
+pub const MIN_BLOCK_BYTES: u64 = 512;
+
+/// Largest logical block that is supported, and the unit to which files are trimmed (a page of the
+/// file system), so that trimming never rewrites a block that holds acked bytes.
+pub const TRIM_BLOCK_BYTES: u64 = 4096;
+
+/// Bytes of a frame header.
+pub const FRAME_HEADER_BYTES: usize = 72;
+
+/// Frames start at multiples of this.
+pub const FRAME_ALIGN_BYTES: usize = 8;
+
+/// Bytes of a segment header (it is padded to a whole block).
+pub const SEGMENT_HEADER_BYTES: usize = 64;
+
+/// Default for the largest record, key and value together.
+pub const MAX_RECORD_BYTES: usize = 1 << 20;
+
+/// Largest payload of one frame; a reader may have to hold one frame in memory.
+pub const MAX_FRAME_PAYLOAD_BYTES: usize = 4 << 20;
+
+/// Most records in one frame.
+pub const MAX_FRAME_RECORDS: usize = 1 << 16;
+
+/// A group write takes further frames while it is smaller than this: large enough for the disk's
+/// full bandwidth, small enough that an append never waits long for its neighbours' bytes.
+pub const GROUP_BYTES: usize = 2 << 20;
+
+/// Appends that wait in memory for one log, in bytes; more are refused as busy.
+pub const QUEUE_BYTES: usize = 32 << 20;
+
+/// One request to the disk is at most this long (larger reads have hung on old kernels).
+pub const IO_CHUNK_BYTES: usize = 1 << 20;
+
+/// Writes of one group, or reads of one scan, that are in flight at once.
+pub const IO_DEPTH: usize = 4;
+
+/// Distance between entries of the sparse offset and time index, in bytes of the segment.
+pub const INDEX_STEP_BYTES: u64 = 64 << 10;
+
+/// Bytes of one slot of the partition meta file.
+pub const META_SLOT_BYTES: usize = 4096;
+
+/// Most re-dispatch marks that one partition keeps; the longest unused are dropped first. One mark
+/// belongs to one shard of one life of a node's WAL.
+pub const MAX_MARKS: usize = 1 << 14;
+
+/// Most segments of one log: 256 MiB each make 16 TiB.
+pub const MAX_SEGMENTS: usize = 1 << 16;
+
+/// Largest `segments.list`: what [`MAX_SEGMENTS`] and [`MAX_MARKS`] need.
+pub const MAX_LIST_BYTES: usize = 16 << 20;
+
+/// Damaged places that one scan tells apart; further ones are counted with the last.
+pub const MAX_HOLES: usize = 1 << 12;
+
+/// Segment files that one log keeps open for reading.
+pub const OPEN_SEGMENTS: usize = 4;
+
+/// Decoded read-ahead of one log, in bytes: a replay reads the disk in large pieces and hands out
+/// small batches.
+pub const READ_AHEAD_BYTES: usize = 4 << 20;
+
+/// Recent frames kept in memory over all logs of one executor, in bytes.
+pub const EXECUTOR_CACHE_BYTES: usize = 64 << 20;
+
+/// First piece of space that a new segment gets; a partition with few records stays small.
+pub const FIRST_EXTENT_BYTES: u64 = 1 << 20;
+
+/// The active segment is described in `segments.list` again after this much growth, which bounds
+/// what an open after a crash has to scan.
+pub const CHECKPOINT_BYTES: u64 = 64 << 20;
+
+/// Largest chunk that staging takes at once.
+pub const STAGE_CHUNK_BYTES: usize = 4 << 20;
+
+/// Chunks of a copy that are on their way to the disk at once.
+pub const STAGE_DEPTH: usize = 8;
+
+/// Sequences of an ingress WAL that may be done above the first undelivered one; beyond it the
+/// memory for them is not worth keeping and deliveries above are repeated after a crash.
+pub const WAL_DONE_AHEAD: usize = 1 << 20;
+
+const _: () = {
+    assert!(MAX_RECORD_BYTES + 64 <= MAX_FRAME_PAYLOAD_BYTES);
+    assert!(FRAME_HEADER_BYTES.is_multiple_of(FRAME_ALIGN_BYTES));
+    assert!((MIN_BLOCK_BYTES as usize).is_multiple_of(FRAME_ALIGN_BYTES));
+    assert!(SEGMENT_HEADER_BYTES <= MIN_BLOCK_BYTES as usize);
+    assert!(TRIM_BLOCK_BYTES.is_multiple_of(MIN_BLOCK_BYTES));
+    assert!(MAX_SEGMENTS * 128 + MAX_MARKS * 32 <= MAX_LIST_BYTES);
+    assert!(QUEUE_BYTES >= GROUP_BYTES + MAX_FRAME_PAYLOAD_BYTES);
+    assert!(IO_CHUNK_BYTES.is_multiple_of(TRIM_BLOCK_BYTES as usize));
+    assert!(FIRST_EXTENT_BYTES.is_multiple_of(TRIM_BLOCK_BYTES));
+};

@@ -1,0 +1,562 @@
+//! Appending: the queue, and the one writer that merges what waits into group writes.
+//!
+//! What this file keeps true: one group is in flight at a time; it starts on a fresh block, so a block
+//! that holds acked bytes is never written again; nothing is acked before the sync that covers it; after
+//! a failed write or sync nothing more is written until the log is reopened.
+
+use super::cache::CachedFrame;
+use super::state::{Segment, State, Store};
+use crate::disk::{self, DiskFile};
+use crate::error::{AppendError, StorageError, is_full};
+use crate::format::frame::{FrameHeader, frame_len};
+use crate::format::list::{IndexPoint, Totals, bound_marks};
+use crate::format::record::Record;
+use crate::format::segment::SegmentHeader;
+use crate::limits::{
+    CHECKPOINT_BYTES, FIRST_EXTENT_BYTES, FRAME_HEADER_BYTES, GROUP_BYTES, INDEX_STEP_BYTES,
+    MAX_FRAME_PAYLOAD_BYTES, MAX_FRAME_RECORDS, SEGMENT_HEADER_BYTES, TRIM_BLOCK_BYTES,
+};
+use futures::channel::oneshot;
+use futures::future::try_join_all;
+use glommio::io::DmaBuffer;
+use narad_core::copy::SegmentId;
+use narad_core::ids::{Offset, Origin, WallMs};
+use std::rc::Rc;
+
+/// Where appended records are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Appended {
+    /// Offset of the first.
+    pub base: Offset,
+    /// Offset after the last.
+    pub end: Offset,
+}
+
+#[derive(Debug)]
+pub(crate) struct Pending {
+    base: Offset,
+    records: Rc<[Rc<Record>]>,
+    origin: Option<Origin>,
+    payload_len: usize,
+    first_time: WallMs,
+    last_time: WallMs,
+    done: oneshot::Sender<Result<(), AppendError>>,
+}
+
+impl Pending {
+    fn end(&self) -> Offset {
+        Offset(self.base.0 + self.records.len() as u64)
+    }
+}
+
+/// How a group did not become durable.
+enum GroupError {
+    /// Nothing was written: there is no room.
+    Full { needed: u64, available: u64 },
+    /// It is unknown what was written.
+    Failed(StorageError),
+}
+
+impl From<StorageError> for GroupError {
+    fn from(error: StorageError) -> Self {
+        Self::Failed(error)
+    }
+}
+
+/// Place of a group in the active segment.
+struct Place {
+    file: Rc<DiskFile>,
+    /// Where the group begins; 0 for a new segment, whose header goes with it.
+    pos: u64,
+    fresh: Option<SegmentId>,
+}
+
+impl Store {
+    /// Queues records; the receiver tells when they are durable.
+    pub(crate) fn submit(
+        self: &Rc<Self>,
+        records: Vec<Record>,
+        origin: Option<Origin>,
+    ) -> Result<(Appended, Option<oneshot::Receiver<Result<(), AppendError>>>), AppendError> {
+        let mut state = self.state.borrow_mut();
+        state.check_open()?;
+        let Some(first_time) = records.first().map(|r| r.time) else {
+            let end = state.next;
+            return Ok((Appended { base: end, end }, None));
+        };
+        let too_large = |bytes, limit| Err(AppendError::TooLarge { bytes, limit });
+        if records.len() > MAX_FRAME_RECORDS {
+            return too_large(records.len(), MAX_FRAME_RECORDS);
+        }
+        let mut payload_len = 0;
+        for record in &records {
+            if record.content_len() > self.options.max_record_bytes {
+                return too_large(record.content_len(), self.options.max_record_bytes);
+            }
+            payload_len += record.encoded_len(first_time);
+        }
+        if payload_len > MAX_FRAME_PAYLOAD_BYTES {
+            return too_large(payload_len, MAX_FRAME_PAYLOAD_BYTES);
+        }
+        let limit = self.options.queue_bytes;
+        if state.queue_bytes + payload_len > limit && !state.queue.is_empty() {
+            return Err(AppendError::Busy {
+                queued: state.queue_bytes,
+                limit,
+            });
+        }
+        let base = state.next;
+        let end = base.plus(records.len() as u64);
+        let last_time = records.iter().map(|r| r.time).max().unwrap_or(first_time);
+        let (done, receiver) = oneshot::channel();
+        state.next = end;
+        state.queue_bytes += payload_len;
+        if let Some(origin) = origin {
+            note_mark(&mut state.marks, origin, end);
+        }
+        state.queue.push_back(Pending {
+            base,
+            records: records.into_iter().map(Rc::new).collect(),
+            origin,
+            payload_len,
+            first_time,
+            last_time,
+            done,
+        });
+        let start = !std::mem::replace(&mut state.writer_runs, true);
+        drop(state);
+        if start {
+            glommio::spawn_local(self.clone().run_writer()).detach();
+        }
+        Ok((Appended { base, end }, Some(receiver)))
+    }
+
+    async fn run_writer(self: Rc<Self>) {
+        loop {
+            let Ok(_permit) = self.writing.acquire_permit(1).await else {
+                return;
+            };
+            let group = self.state.borrow_mut().take_group();
+            if group.is_empty() {
+                self.state.borrow_mut().writer_runs = false;
+                self.waiters.wake_all();
+                return;
+            }
+            match self.write_group(&group).await {
+                Ok((place, written)) => self.complete(group, &place, &written),
+                Err(GroupError::Full { needed, available }) => {
+                    self.refuse(group, needed, available);
+                }
+                Err(GroupError::Failed(error)) => self.stop(error.to_string(), group),
+            }
+        }
+    }
+
+    async fn write_group(
+        self: &Rc<Self>,
+        group: &[Pending],
+    ) -> Result<(Place, Written), GroupError> {
+        let frames: usize = group.iter().map(|p| frame_len(p.payload_len)).sum();
+        let place = self.place(group[0].base, frames as u64).await?;
+        let block = place.file.block();
+        let head = if place.fresh.is_some() {
+            block as usize
+        } else {
+            0
+        };
+        let len = (head + frames).next_multiple_of(block as usize);
+        self.reserve(&place, place.pos + len as u64).await?;
+        let durable = self.state.borrow().durable;
+        let written = self.encode(group, &place, len, head, durable);
+        let mut at = place.pos;
+        let writes = written.chunks.iter().map(|chunk| {
+            let pos = at;
+            at += chunk.len() as u64;
+            place.file.write(chunk.clone(), pos)
+        });
+        try_join_all(writes.collect::<Vec<_>>()).await?;
+        place.file.sync().await?;
+        if place.fresh.is_some() {
+            disk::sync_dir(&self.dir).await?;
+        }
+        Ok((place, written))
+    }
+
+    /// Finds the segment for a group, sealing the active one when it is full.
+    async fn place(self: &Rc<Self>, base: Offset, frames: u64) -> Result<Place, GroupError> {
+        let current = {
+            let mut state = self.state.borrow_mut();
+            let full = state.segments.last().is_some_and(|s| {
+                s.totals.len + frames > self.options.segment_bytes && s.totals.end > s.id.base
+            });
+            if state.active && full {
+                state.seal_active();
+                drop(state);
+                self.after_seal();
+                None
+            } else if state.active {
+                state.segments.last().map(|s| (s.id, s.totals.len))
+            } else {
+                None
+            }
+        };
+        if let Some((id, len)) = current {
+            let Some(file) = self.file_of(id).await? else {
+                unreachable!("the active segment is never removed while the writer holds it");
+            };
+            let pos = len.next_multiple_of(file.block());
+            return Ok(Place {
+                file,
+                pos,
+                fresh: None,
+            });
+        }
+        let id = SegmentId {
+            base,
+            epoch: self.epoch,
+        };
+        self.room_for(FIRST_EXTENT_BYTES.min(self.options.extent_bytes))
+            .await?;
+        let file = match DiskFile::create(&self.path_of(id)).await {
+            Err(e) if e.is_full() => {
+                return Err(GroupError::Full {
+                    needed: frames,
+                    available: 0,
+                });
+            }
+            other => other?,
+        };
+        self.state.borrow_mut().allocated = 0;
+        Ok(Place {
+            file,
+            pos: 0,
+            fresh: Some(id),
+        })
+    }
+
+    async fn room_for(&self, bytes: u64) -> Result<(), GroupError> {
+        let free = disk::available_bytes(&self.dir).await?;
+        let available = free.saturating_sub(self.options.reserve_bytes);
+        if available < bytes {
+            return Err(GroupError::Full {
+                needed: bytes,
+                available,
+            });
+        }
+        Ok(())
+    }
+
+    /// Reserves space ahead so that the file reaches at least `end`.
+    async fn reserve(&self, place: &Place, end: u64) -> Result<(), GroupError> {
+        let have = self.state.borrow().allocated;
+        if end <= have {
+            return Ok(());
+        }
+        let step = have
+            .clamp(
+                FIRST_EXTENT_BYTES,
+                self.options.extent_bytes.max(FIRST_EXTENT_BYTES),
+            )
+            .min(self.options.extent_bytes);
+        let cap = self.options.segment_bytes.max(end);
+        let wanted = (have + step)
+            .max(end)
+            .min(cap)
+            .next_multiple_of(TRIM_BLOCK_BYTES);
+        self.room_for(end - have).await?;
+        let mut result = place.file.allocate(wanted).await;
+        let mut reached = wanted;
+        if result.as_ref().is_err_and(StorageError::is_full) {
+            reached = end.next_multiple_of(TRIM_BLOCK_BYTES);
+            result = place.file.allocate(reached).await;
+        }
+        match result {
+            Ok(()) => {}
+            Err(StorageError::Io { source, .. }) if is_full(&source) => {
+                return Err(GroupError::Full {
+                    needed: end - have,
+                    available: 0,
+                });
+            }
+            Err(other) => return Err(other.into()),
+        }
+        let mut state = self.state.borrow_mut();
+        state.allocated = reached;
+        state.work.extents += 1;
+        Ok(())
+    }
+
+    fn encode(
+        &self,
+        group: &[Pending],
+        place: &Place,
+        len: usize,
+        head: usize,
+        durable: Offset,
+    ) -> Written {
+        let mut out = GroupBuffer::new(len, self.options.io_chunk_bytes);
+        let id = place.fresh.unwrap_or_else(|| {
+            let state = self.state.borrow();
+            state.segments[state.segments.len() - 1].id
+        });
+        let ident = self.ident(id);
+        let seed = ident.seed();
+        if head > 0 {
+            let header = SegmentHeader {
+                ident,
+                block: place.file.block() as u32,
+                created_ms: now_ms(),
+            };
+            out.put(&header.encode());
+            out.zeros(head - SEGMENT_HEADER_BYTES);
+        }
+        let mut positions = Vec::with_capacity(group.len());
+        for pending in group {
+            let at = out.at;
+            positions.push(place.pos + at as u64);
+            out.zeros(FRAME_HEADER_BYTES);
+            for record in pending.records.iter() {
+                record.encode(pending.first_time, &mut |bytes| out.put(bytes));
+            }
+            let payload_len = out.at - at - FRAME_HEADER_BYTES;
+            assert!(payload_len == pending.payload_len, "encoded length differs");
+            let header = FrameHeader {
+                payload_len: payload_len as u32,
+                payload_crc: out.crc(seed, at + FRAME_HEADER_BYTES, payload_len),
+                record_count: pending.records.len() as u32,
+                base: pending.base,
+                durable_end: durable,
+                first_time: pending.first_time,
+                last_time: pending.last_time,
+                origin: pending.origin,
+            };
+            out.patch(at, &header.encode(seed));
+            out.zeros(frame_len(payload_len) - FRAME_HEADER_BYTES - payload_len);
+        }
+        let padding = len - out.at;
+        out.zeros(padding);
+        Written {
+            chunks: out.chunks.into_iter().map(Rc::new).collect(),
+            positions,
+            padding,
+        }
+    }
+
+    fn complete(self: &Rc<Self>, group: Vec<Pending>, place: &Place, written: &Written) {
+        let mut borrow = self.state.borrow_mut();
+        let state = &mut *borrow;
+        if let Some(id) = place.fresh {
+            state.segments.push(Segment {
+                id,
+                totals: Totals::empty(id.base),
+                index: Vec::new(),
+                unindexed: 0,
+                file: Some(place.file.clone()),
+            });
+            state.active = true;
+            state.listed_len = 0;
+        }
+        let Some(segment) = state.segments.last_mut() else {
+            unreachable!("a group was written to no segment");
+        };
+        let mut len = place.pos;
+        if segment.totals.len < len && place.fresh.is_none() {
+            // The disk's block is larger than the one the segment was written with before.
+            let gap = vec![0; (len - segment.totals.len) as usize];
+            segment.totals.digest = crc32c::crc32c_append(segment.totals.digest, &gap);
+        }
+        for chunk in &written.chunks {
+            segment.totals.digest = crc32c::crc32c_append(segment.totals.digest, chunk.as_bytes());
+            len += chunk.len() as u64;
+        }
+        state.work.writes += 1;
+        state.work.syncs += 1;
+        state.work.written_bytes += len - place.pos;
+        state.work.padding_bytes += written.padding as u64;
+        segment.totals.len = len;
+        let mut finished = Vec::with_capacity(group.len());
+        for (pending, pos) in group.into_iter().zip(&written.positions) {
+            segment.add_frame(*pos, &pending);
+            if let Some(origin) = pending.origin {
+                note_mark(&mut state.durable_marks, origin, pending.end());
+            }
+            state.work.appends += 1;
+            state.cache.push(CachedFrame {
+                base: pending.base,
+                bytes: pending.payload_len + 64 * pending.records.len(),
+                records: pending.records.clone(),
+            });
+            finished.push(pending.done);
+        }
+        let end = segment.totals.end;
+        let checkpoint = len.saturating_sub(state.listed_len) >= CHECKPOINT_BYTES;
+        state.advance(end);
+        drop(borrow);
+        if checkpoint {
+            self.list_later();
+        }
+        for done in finished {
+            let _ = done.send(Ok(()));
+        }
+        self.waiters.wake_all();
+    }
+
+    /// There was no room: nothing of the group, nor of what waits behind it, was written.
+    fn refuse(&self, group: Vec<Pending>, needed: u64, available: u64) {
+        let mut state = self.state.borrow_mut();
+        let waiting = std::mem::take(&mut state.queue);
+        state.queue_bytes = 0;
+        state.next = state.durable;
+        state.marks = state.durable_marks.clone();
+        drop(state);
+        for pending in group.into_iter().chain(waiting) {
+            let _ = pending
+                .done
+                .send(Err(AppendError::Full { needed, available }));
+        }
+    }
+
+    /// Stops the log for good.
+    fn stop(&self, reason: String, group: Vec<Pending>) {
+        tracing::error!(dir = %self.dir.display(), %reason, "log stopped");
+        let mut state = self.state.borrow_mut();
+        let waiting = std::mem::take(&mut state.queue);
+        state.queue_bytes = 0;
+        state.closed.get_or_insert(reason.clone());
+        drop(state);
+        for pending in group.into_iter().chain(waiting) {
+            let _ = pending.done.send(Err(AppendError::Closed {
+                reason: reason.clone(),
+            }));
+        }
+        self.waiters.wake_all();
+    }
+}
+
+impl State {
+    fn take_group(&mut self) -> Vec<Pending> {
+        let mut group = Vec::new();
+        let mut bytes = 0;
+        while let Some(next) = self.queue.front() {
+            if bytes > 0 && bytes + next.payload_len > GROUP_BYTES {
+                break;
+            }
+            bytes += next.payload_len;
+            self.queue_bytes -= next.payload_len;
+            group.extend(self.queue.pop_front());
+        }
+        group
+    }
+
+    /// The active segment takes no more; its file keeps what it has.
+    pub(crate) fn seal_active(&mut self) {
+        self.active = false;
+        self.allocated = 0;
+    }
+}
+
+impl Segment {
+    fn add_frame(&mut self, pos: u64, pending: &Pending) {
+        push_point(
+            &mut self.index,
+            IndexPoint {
+                base: pending.base,
+                pos,
+                time_before: self.totals.last_time,
+            },
+        );
+        let t = &mut self.totals;
+        t.end = pending.end();
+        t.records += pending.records.len() as u64;
+        t.first_time = t.first_time.min(pending.first_time);
+        t.last_time = t.last_time.max(pending.last_time);
+    }
+}
+
+/// Adds a point to a sparse index when it is far enough from the last.
+pub(crate) fn push_point(index: &mut Vec<IndexPoint>, point: IndexPoint) {
+    if index
+        .last()
+        .is_none_or(|last| point.pos - last.pos >= INDEX_STEP_BYTES)
+    {
+        index.push(point);
+    }
+}
+
+/// Raises the mark of the origin's WAL.
+pub(crate) fn note_mark(marks: &mut crate::format::list::Marks, origin: Origin, end: Offset) {
+    let mark = marks.entry(origin.wal).or_default();
+    mark.0 = mark.0.max(origin.seq);
+    mark.1 = mark.1.max(end);
+    bound_marks(marks);
+}
+
+pub(crate) fn now_ms() -> u64 {
+    std::time::SystemTime::now()
+        .duration_since(std::time::UNIX_EPOCH)
+        .map_or(0, |d| d.as_millis() as u64)
+}
+
+struct Written {
+    chunks: Vec<Rc<DmaBuffer>>,
+    positions: Vec<u64>,
+    padding: usize,
+}
+
+/// Aligned buffers that together hold one group.
+struct GroupBuffer {
+    chunks: Vec<DmaBuffer>,
+    chunk_len: usize,
+    at: usize,
+}
+
+impl GroupBuffer {
+    fn new(len: usize, chunk_len: usize) -> Self {
+        let mut chunks = Vec::new();
+        let mut left = len;
+        while left > 0 {
+            chunks.push(disk::buffer(left.min(chunk_len)));
+            left -= left.min(chunk_len);
+        }
+        Self {
+            chunks,
+            chunk_len,
+            at: 0,
+        }
+    }
+
+    fn put(&mut self, bytes: &[u8]) {
+        self.patch(self.at, bytes);
+        self.at += bytes.len();
+    }
+
+    fn zeros(&mut self, mut len: usize) {
+        const ZEROS: [u8; 4096] = [0; 4096];
+        while len > 0 {
+            let part = len.min(ZEROS.len());
+            self.put(&ZEROS[..part]);
+            len -= part;
+        }
+    }
+
+    fn patch(&mut self, mut at: usize, mut bytes: &[u8]) {
+        while !bytes.is_empty() {
+            let chunk = &mut self.chunks[at / self.chunk_len].as_bytes_mut()[at % self.chunk_len..];
+            let len = bytes.len().min(chunk.len());
+            chunk[..len].copy_from_slice(&bytes[..len]);
+            bytes = &bytes[len..];
+            at += len;
+        }
+    }
+
+    fn crc(&self, mut crc: u32, mut at: usize, mut len: usize) -> u32 {
+        while len > 0 {
+            let chunk = &self.chunks[at / self.chunk_len].as_bytes()[at % self.chunk_len..];
+            let part = len.min(chunk.len());
+            crc = crc32c::crc32c_append(crc, &chunk[..part]);
+            at += part;
+            len -= part;
+        }
+        crc
+    }
+}

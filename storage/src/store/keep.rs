@@ -1,0 +1,287 @@
+//! Housekeeping beside the append path: the segment list, footers, trimming, retention, closing.
+//!
+//! What this file keeps true: nothing here delays an append for longer than a trim of an idle log; the
+//! list may lag behind the segments (recovery scans what it does not name) but never runs ahead of them.
+
+use super::index::{footer_at, write_footer};
+use super::state::{State, Store};
+use crate::disk;
+use crate::error::StorageError;
+use crate::format::list::{ListEntry, SegmentList};
+use crate::limits::TRIM_BLOCK_BYTES;
+use narad_core::copy::SegmentId;
+use narad_core::ids::{Offset, WallMs};
+use std::rc::Rc;
+
+pub(crate) const LIST_FILE: &str = "segments.list";
+
+impl State {
+    pub(crate) fn list(&self, store: &Store) -> SegmentList {
+        let last = self.segments.len().wrapping_sub(1);
+        SegmentList {
+            owner: store.owner,
+            epoch: store.epoch,
+            entries: self
+                .segments
+                .iter()
+                .enumerate()
+                .map(|(i, s)| ListEntry {
+                    id: s.id,
+                    totals: s.totals,
+                    active: self.active && i == last,
+                })
+                .collect(),
+            marks: self.durable_marks.clone(),
+        }
+    }
+}
+
+impl Store {
+    /// Writes the list durably.
+    pub(crate) async fn persist_list(&self) -> Result<(), StorageError> {
+        let Ok(_permit) = self.list_lock.acquire_permit(1).await else {
+            unreachable!("the list lock is never closed");
+        };
+        let bytes = self.state.borrow().list(self).encode();
+        disk::replace_file(&self.dir.join(LIST_FILE), bytes).await
+    }
+
+    /// Writes the list soon, in the background; call without a borrow of the state.
+    pub(crate) fn list_later(self: &Rc<Self>) {
+        {
+            let mut state = self.state.borrow_mut();
+            state.list_dirty = true;
+            state.listed_len = state.segments.last().map_or(0, |s| s.totals.len);
+            if std::mem::replace(&mut state.list_writer_runs, true) {
+                return;
+            }
+        }
+        let store = self.clone();
+        glommio::spawn_local(async move {
+            while std::mem::take(&mut store.state.borrow_mut().list_dirty) {
+                store.write_footers().await;
+                if let Err(error) = store.persist_list().await {
+                    // Recovery does the work that the list would have saved.
+                    tracing::warn!(%error, "segment list not written");
+                }
+            }
+            store.state.borrow_mut().list_writer_runs = false;
+            store.waiters.wake_all();
+        })
+        .detach();
+    }
+
+    /// A segment was sealed: give it its footer and list it.
+    pub(crate) fn after_seal(self: &Rc<Self>) {
+        self.list_later();
+    }
+
+    /// Writes footers of sealed segments whose index is complete in memory and whose file is still
+    /// open from their time as the active one.
+    async fn write_footers(&self) {
+        let sealed: Vec<_> = {
+            let state = self.state.borrow();
+            let sealed = state.segments.len() - usize::from(state.active);
+            state.segments[..sealed]
+                .iter()
+                .rev()
+                .take(2)
+                .filter(|s| s.unindexed == 0 && !s.index.is_empty())
+                .filter_map(|s| {
+                    let file = s.file.clone()?;
+                    Some((s.id, s.totals.len, s.index.clone(), file))
+                })
+                .collect()
+        };
+        for (id, len, index, file) in sealed {
+            let seed = self.ident(id).seed();
+            match file.len().await {
+                Ok(found) if found != footer_at(len) && self.has_footer(&file, seed, len).await => {
+                    continue;
+                }
+                _ => {}
+            }
+            if let Err(error) = write_footer(&file, seed, len, &index).await {
+                tracing::warn!(%error, "footer not written");
+            }
+            let mut state = self.state.borrow_mut();
+            if let Some(i) = state.position_of(id)
+                && i + 1 < state.segments.len()
+            {
+                // A cold segment's index is read back from the footer when it is needed.
+                state.segments[i].index = Vec::new();
+                state.segments[i].unindexed = len;
+            }
+        }
+    }
+
+    async fn has_footer(&self, file: &disk::DiskFile, seed: u32, len: u64) -> bool {
+        let at = footer_at(len);
+        match file.read(at, TRIM_BLOCK_BYTES as usize).await {
+            Ok(bytes) => crate::format::list::decode_footer(&bytes, seed, len).is_some(),
+            Err(_) => false,
+        }
+    }
+
+    /// Gives back the space reserved ahead and closes files; appends may go on afterwards.
+    pub(crate) async fn trim(&self) -> Result<(), StorageError> {
+        let Ok(_permit) = self.writing.acquire_permit(1).await else {
+            unreachable!("the writer's lock is never closed");
+        };
+        let active = {
+            let state = self.state.borrow();
+            match state.segments.last() {
+                Some(s) if state.active && state.allocated > footer_at(s.totals.len) => {
+                    Some((s.id, footer_at(s.totals.len)))
+                }
+                _ => None,
+            }
+        };
+        if let Some((id, len)) = active
+            && let Some(file) = self.file_of(id).await?
+        {
+            file.truncate(len).await?;
+            file.sync().await?;
+            self.state.borrow_mut().allocated = len;
+        }
+        let mut state = self.state.borrow_mut();
+        for segment in &mut state.segments {
+            segment.file = None;
+        }
+        state.stashes.clear();
+        drop(state);
+        *self.meta_file.borrow_mut() = None;
+        Ok(())
+    }
+
+    /// Takes no more appends, waits for those under way, and leaves everything in order on the disk.
+    pub(crate) async fn close(self: &Rc<Self>) -> Result<(), StorageError> {
+        let failed = {
+            let mut state = self.state.borrow_mut();
+            let failed = state.closed.clone();
+            state.closed.get_or_insert_with(|| "closed".into());
+            failed
+        };
+        self.settled().await;
+        self.list_settled().await;
+        if failed.is_some() {
+            return Ok(());
+        }
+        if !self.state.borrow().segments.is_empty() {
+            self.persist_list().await?;
+        }
+        if self.state.borrow().durable.0 > 0 || self.state.borrow().meta_generation > 0 {
+            self.persist_meta().await?;
+        }
+        let trimmed = self.trim().await;
+        self.waiters.wake_all();
+        trimmed
+    }
+
+    pub(crate) async fn list_settled(self: &Rc<Self>) {
+        super::wait::Until::new(self.clone(), |store: &Store| {
+            !store.state.borrow().list_writer_runs
+        })
+        .await;
+    }
+
+    /// Deletes whole sealed segments from the front: those whose records are all older than
+    /// `min_time`, and the oldest ones while the log is larger than `max_bytes`. Pinned and hidden
+    /// records stay. Returns how many records went.
+    pub(crate) async fn retain(
+        self: &Rc<Self>,
+        min_time: Option<WallMs>,
+        max_bytes: Option<u64>,
+    ) -> Result<u64, StorageError> {
+        self.seal_if_old(min_time).await;
+        let (start, gone, before) = {
+            let mut state = self.state.borrow_mut();
+            let floor = state
+                .pins
+                .first_key_value()
+                .map_or(state.hwm(), |(pin, _)| (*pin).min(state.hwm()));
+            let mut total: u64 = state.segments.iter().map(|s| s.totals.len).sum();
+            let sealed = state.segments.len() - usize::from(state.active);
+            let mut gone: Vec<SegmentId> = Vec::new();
+            let mut start = state.start;
+            for segment in &state.segments[..sealed] {
+                let t = &segment.totals;
+                let old = min_time.is_some_and(|min| t.last_time < min);
+                let large = max_bytes.is_some_and(|max| total > max);
+                if t.end > floor || !(old || large) {
+                    break;
+                }
+                total -= t.len;
+                start = start.max(t.end);
+                gone.push(segment.id);
+            }
+            let before = state.start;
+            if !gone.is_empty() {
+                state.start = start;
+                state.frontier = state.frontier.max(start);
+            }
+            (start, gone, before)
+        };
+        if gone.is_empty() {
+            return Ok(0);
+        }
+        // The lower bound is durable before the first file goes: what recovery finds below it is rest.
+        self.persist_meta().await?;
+        self.forget(&gone);
+        self.remove_files(&gone).await?;
+        self.persist_list().await?;
+        Ok(start.0 - before.0)
+    }
+
+    /// An idle log whose newest records are too old lets them go as well.
+    async fn seal_if_old(self: &Rc<Self>, min_time: Option<WallMs>) {
+        let Some(min) = min_time else { return };
+        let Ok(_permit) = self.writing.acquire_permit(1).await else {
+            return;
+        };
+        let mut state = self.state.borrow_mut();
+        let old = state
+            .segments
+            .last()
+            .is_some_and(|s| s.totals.last_time < min);
+        if state.active && old {
+            state.seal_active();
+            drop(state);
+            self.after_seal();
+        }
+    }
+
+    fn forget(&self, gone: &[SegmentId]) {
+        let mut state = self.state.borrow_mut();
+        state.segments.retain(|s| !gone.contains(&s.id));
+        state.stashes.clear();
+    }
+
+    async fn remove_files(&self, gone: &[SegmentId]) -> Result<(), StorageError> {
+        for id in gone {
+            disk::remove_file(&self.path_of(*id)).await?;
+        }
+        disk::sync_dir(&self.dir).await
+    }
+
+    /// Deletes one sealed segment wherever it stands (a WAL's segment whose entries are all done).
+    pub(crate) async fn remove_sealed(
+        self: &Rc<Self>,
+        id: SegmentId,
+        start: Offset,
+    ) -> Result<(), StorageError> {
+        {
+            let mut state = self.state.borrow_mut();
+            let last = state.segments.last().map(|s| s.id);
+            assert!(
+                !(state.active && last == Some(id)),
+                "active segment removed"
+            );
+            state.start = state.start.max(start);
+        }
+        self.forget(&[id]);
+        self.list_settled().await;
+        self.persist_list().await?;
+        self.remove_files(&[id]).await
+    }
+}
