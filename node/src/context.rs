@@ -58,6 +58,12 @@ impl<R> Handle<R> {
         self.sender.send(request).await.map_err(|_| Stopping)
     }
 
+    /// Sends without waiting, from anywhere; `false` when the queue is full or the executor gone.
+    #[must_use]
+    pub fn try_send(&self, request: R) -> bool {
+        self.sender.try_send(request).is_ok()
+    }
+
     /// As [`Handle::ask`], from a plain thread.
     ///
     /// # Errors
@@ -73,6 +79,10 @@ impl<R> Handle<R> {
 
 /// Until when the owner of a moving partition may append (DESIGN "leadership lease"); written by
 /// the control core, read by every shard before an append and again before its ack.
+///
+/// The control core publishes the metadata that a lease depends on (R10) before it extends the
+/// lease: whoever reads the lease first and looks at [`NodeContext::meta`] after it never combines
+/// a fresh lease with an older assignment.
 #[derive(Debug, Default)]
 pub struct LeaseCell {
     until_ms: AtomicU64,

@@ -11,4 +11,5 @@ pub mod config;
 pub mod data_dir;
 pub mod limits;
 pub mod metrics;
+pub mod process;
 pub mod raft;

@@ -29,6 +29,8 @@ pub const HTTP_BODY_MAX_BYTES: usize = 64 << 10;
 
 /// How long one call to another node's control core may take, in ms.
 pub const PEER_CALL_MS: u64 = 5_000;
+/// How long a proposal that was handed to the leader is waited for, in ms; then it is unknown.
+pub const PROPOSE_CALL_MS: u64 = 12_000;
 /// How long a proposal is retried while it was certainly not proposed, in ms: longer than an
 /// election takes, shorter than a person's patience.
 pub const PROPOSE_RETRY_MS: u64 = 15_000;
@@ -41,6 +43,19 @@ pub const RETRY_MAX_MS: u64 = 500;
 /// How long this node waits until a committed entry is applied here before the outcome counts as
 /// unknown, in ms.
 pub const APPLY_WAIT_MS: u64 = 10_000;
+/// How long a stopping node waits for leadership to go away, in ms.
+pub const HAND_OVER_MS: u64 = 3_000;
+/// How often the start looks whether the node is ready, in ms.
+pub const READY_POLL_MS: u64 = 50;
+/// Heartbeats of this node that may wait for their answers at once: one slow answer must not
+/// delay the next beat, and more than a few mean that there is no leader.
+pub const BEATS_IN_FLIGHT: usize = 4;
+/// Raft messages of peers that are worked on at once; each peer sends a few at a time.
+pub const RAFT_IN_FLIGHT: usize = 512;
+/// Entries that a learner may be behind when it is promoted.
+pub const PROMOTE_LAG_MAX: u64 = 256;
+/// Rounds over the founders after which the start says again whom it waits for.
+pub const FOUNDING_TELL_EVERY: u32 = 20;
 /// Addresses that a redirected join is followed through in one attempt.
 pub const JOIN_HOPS: usize = 4;
 /// Owned partitions whose bytes one heartbeat tells; the rest is told as unknown.

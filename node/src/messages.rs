@@ -7,7 +7,7 @@
 use narad_core::copy::{Manifest, SegmentState};
 use narad_core::ids::{
     CopyId, Epoch, HandoffId, MoveId, NodeId, NodeIncarnation, Nonce, Offset, PartitionIndex,
-    PartitionKey, RaftIndex, RaftTerm, TopicId, WalId, WalSeq,
+    PartitionKey, RaftIndex, RaftTerm, TopicId, TopicName, WalId, WalSeq,
 };
 use narad_core::meta::{Command, Reply};
 use narad_storage::Record;
@@ -160,6 +160,23 @@ pub enum ControlRequest {
         draining: Option<NodeId>,
         /// Answer.
         answer: Answer<Result<narad_wire::client::PlanView, WireFault>>,
+    },
+    /// Running and finished moves of the whole cluster (for the admin port).
+    Moves {
+        /// Answer.
+        answer: Answer<Result<narad_wire::client::MovesView, WireFault>>,
+    },
+    /// One topic, with the figures of every owner that can be reached (for the admin port).
+    Topic {
+        /// Its name.
+        name: TopicName,
+        /// Answer.
+        answer: Answer<Result<narad_wire::client::TopicView, WireFault>>,
+    },
+    /// The node is about to stop: leadership goes to any other voter, if it is here.
+    HandOver {
+        /// Answered when it is away, or cannot go.
+        answer: Answer<()>,
     },
     /// Leadership goes to another node.
     TransferLeader {

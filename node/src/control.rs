@@ -1,0 +1,156 @@
+//! The control core of one node: Raft, the replicated metadata, heartbeats, membership, and on
+//! the leader the controller.
+//!
+//! What this module keeps true: nothing is destroyed, planned or promoted on a local view (a
+//! barrier through the leader comes first); an unknown outcome is never reported as a failure; the
+//! decisions (who is dead, what moves where) are made in the core crate.
+
+mod beats;
+mod controller;
+mod core;
+mod decommission;
+mod founding;
+mod heartbeat;
+mod join;
+mod leader;
+mod machine;
+mod peers;
+mod propose;
+mod registration;
+mod requests;
+mod transport;
+mod views;
+
+pub use machine::MetaMachine;
+
+use crate::context::NodeContext;
+use crate::messages::ControlRequest;
+use crate::raft::{RaftNode, RaftOptions};
+use core::Core;
+use futures::future::Either;
+use glommio::{Latency, Shares};
+use narad_core::meta::MetaState;
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::{mpsc, watch};
+use transport::PeerTransport;
+
+/// What the control core gets besides the context: the ends of channels that it alone holds.
+pub struct ControlSetup {
+    /// Where applied metadata is published.
+    pub meta: watch::Sender<Arc<MetaState>>,
+    /// Becomes true once a barrier of this start was applied.
+    pub confirmed: watch::Sender<bool>,
+    /// What it is asked.
+    pub requests: mpsc::Receiver<ControlRequest>,
+    /// Becomes true when Raft is to stop, after everything else.
+    pub stop: watch::Receiver<bool>,
+}
+
+/// Why the control core cannot go on; the process ends with it.
+#[derive(Debug, thiserror::Error)]
+pub enum ControlError {
+    /// The Raft directory cannot be used.
+    #[error("the metadata log cannot be opened: {0}")]
+    Raft(String),
+    /// Raft stopped after an error of its storage.
+    #[error("Raft has stopped: {0}; look at the disk and the node's log, then start it again")]
+    Stopped(String),
+    /// This node is no member any more.
+    #[error(
+        "node {0} was removed from the cluster and cannot come back under this id: \
+         switch it off, or join with a new --node-id and an empty --data-dir"
+    )]
+    Removed(String),
+    /// The cluster knows another data directory under this id.
+    #[error(
+        "the cluster knows another data directory under the id {id}: {reason}. Start the node on its \
+         old --data-dir, or join with a new --node-id"
+    )]
+    OtherDisk {
+        /// This node.
+        id: String,
+        /// What the cluster said.
+        reason: String,
+    },
+    /// Another process runs under this id.
+    #[error("a newer process of node {0} has registered elsewhere: stop one of the two")]
+    Replaced(String),
+    /// The data directory was made, and the founding or joining was never finished.
+    #[error(
+        "this node has never become a member: start it again with the --peers or --join that it was \
+         first started with"
+    )]
+    NeverMember,
+    /// The cluster refuses this node.
+    #[error("the cluster refuses this node: {0}")]
+    Refused(String),
+}
+
+/// Runs the control core on the calling executor until it is told to stop.
+///
+/// # Errors
+/// [`ControlError`] when the node cannot go on.
+pub async fn run(ctx: Arc<NodeContext>, setup: ControlSetup) -> Result<(), ControlError> {
+    // Raft and its heartbeats must not wait behind a large snapshot or plan.
+    let queue = glommio::executor().create_task_queue(
+        Shares::Static(1_000),
+        Latency::Matters(Duration::from_millis(2)),
+        "control",
+    );
+    let task = glommio::spawn_local_into(serve(ctx, setup), queue)
+        .expect("the queue was just made on this executor");
+    task.await
+}
+
+async fn serve(ctx: Arc<NodeContext>, setup: ControlSetup) -> Result<(), ControlError> {
+    let ControlSetup {
+        meta,
+        confirmed,
+        requests,
+        mut stop,
+    } = setup;
+    narad_storage::prepare_executor(&ctx.config.data_dir)
+        .await
+        .map_err(|error| ControlError::Raft(error.to_string()))?;
+    let machine = Rc::new(RefCell::new(MetaMachine::new(meta)));
+    let pool = narad_wire::pool::PeerPool::new(ctx.id.clone(), ctx.incarnation);
+    let transport = Rc::new(PeerTransport::new(ctx.clone(), pool.clone()));
+    let raft = RaftNode::start(raft_options(&ctx), machine, transport)
+        .await
+        .map_err(|error| ControlError::Raft(error.to_string()))?;
+    let (core, mut fatal) = Core::new(ctx, raft, pool, confirmed);
+    requests::start(core.clone(), requests);
+    registration::start(core.clone());
+    heartbeat::start(core.clone());
+    leader::start(core.clone());
+    let ended = {
+        let asked = std::pin::pin!(async {
+            // A closed channel means that the main thread is gone: stop as well.
+            let _ = stop.wait_for(|stop| *stop).await;
+        });
+        let failed = std::pin::pin!(fatal.recv());
+        match futures::future::select(asked, failed).await {
+            Either::Left(((), _)) => None,
+            Either::Right((error, _)) => error,
+        }
+    };
+    let outcome = ended.map_or(Ok(()), Err);
+    core.raft.shutdown().await;
+    outcome
+}
+
+fn raft_options(ctx: &NodeContext) -> RaftOptions {
+    let timings = &ctx.config.timings;
+    let mut options = RaftOptions::new(
+        ctx.id.0.clone(),
+        ctx.config.addr.clone(),
+        ctx.config.data_dir.join("raft"),
+    );
+    options.election_timeout_min_ms = timings.election_min_ms;
+    options.election_timeout_max_ms = timings.election_max_ms;
+    options.heartbeat_ms = timings.raft_heartbeat_ms();
+    options
+}

@@ -1,0 +1,102 @@
+//! What the tasks of the control core share.
+//!
+//! What this file keeps true: everything here lives on the control executor; no borrow is held
+//! across an await.
+
+use super::ControlError;
+use super::beats::Beats;
+use super::machine::MetaMachine;
+use crate::context::NodeContext;
+use crate::raft::RaftNode;
+use narad_core::ids::NodeId;
+use narad_core::meta::MetaState;
+use narad_wire::pool::PeerPool;
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::sync::Arc;
+use tokio::sync::{mpsc, watch};
+
+/// The control core of this node.
+pub(super) struct Core {
+    pub(super) ctx: Arc<NodeContext>,
+    pub(super) raft: RaftNode<MetaMachine>,
+    pub(super) pool: PeerPool,
+    /// Leader side of the heartbeats.
+    pub(super) beats: RefCell<Beats>,
+    /// Raft messages are taken: it is certain that this data directory is the one that the
+    /// cluster knows under this id (or that there is no cluster yet).
+    pub(super) open: Cell<bool>,
+    /// This incarnation is registered, as far as this node knows.
+    pub(super) registered: watch::Sender<bool>,
+    /// A barrier of this start was applied.
+    pub(super) confirmed: watch::Sender<bool>,
+    /// Wakes the controller before its tick.
+    pub(super) replan: Rc<tokio::sync::Notify>,
+    fatal: mpsc::Sender<ControlError>,
+}
+
+impl Core {
+    /// The core, and where a fatal error arrives.
+    pub(super) fn new(
+        ctx: Arc<NodeContext>,
+        raft: RaftNode<MetaMachine>,
+        pool: PeerPool,
+        confirmed: watch::Sender<bool>,
+    ) -> (Rc<Self>, mpsc::Receiver<ControlError>) {
+        let (fatal, received) = mpsc::channel(1);
+        let beats = RefCell::new(Beats::new(&ctx.config.timings));
+        let core = Rc::new(Self {
+            ctx,
+            raft,
+            pool,
+            beats,
+            open: Cell::new(false),
+            registered: watch::Sender::new(false),
+            confirmed,
+            replan: Rc::new(tokio::sync::Notify::new()),
+            fatal,
+        });
+        (core, received)
+    }
+
+    /// This node's id.
+    pub(super) fn id(&self) -> &NodeId {
+        &self.ctx.id
+    }
+
+    /// The metadata as applied now.
+    pub(super) fn state(&self) -> Arc<MetaState> {
+        self.ctx.state()
+    }
+
+    /// The node cannot go on; the first reason wins.
+    pub(super) fn fail(&self, error: ControlError) {
+        // Full: a reason is there already, and the process is about to end with it.
+        let _ = self.fatal.try_send(error);
+    }
+
+    /// Where a member is reached now: the address that it registered, else the one that Raft knows.
+    pub(super) fn addr_of(&self, id: &str, known: &str) -> String {
+        addr_of(&self.state(), id, known)
+    }
+
+    /// The leader, if one is known, with its address.
+    pub(super) fn leader(&self) -> Option<(NodeId, String)> {
+        let (id, addr) = self.raft.leader()?;
+        let addr = self.addr_of(&id, &addr);
+        Some((NodeId(id), addr))
+    }
+
+    /// Whether the leader that is known is this node.
+    pub(super) fn leads(&self) -> bool {
+        self.raft.is_leader()
+    }
+}
+
+/// As [`Core::addr_of`], over a state.
+pub(super) fn addr_of(state: &MetaState, id: &str, known: &str) -> String {
+    state
+        .members
+        .get(&NodeId(id.to_owned()))
+        .map_or_else(|| known.to_owned(), |member| member.addr.clone())
+}

@@ -1,0 +1,116 @@
+//! What this node does while it leads, and what it shows about Raft at any time.
+//!
+//! What this file keeps true: a leader's clocks begin anew with its term; when leadership is lost,
+//! everything that only a leader may do ends, and nothing of it is remembered.
+
+use super::core::Core;
+use super::{ControlError, controller};
+use crate::clock::mono_ms;
+use crate::metrics::{Direction, DirectionLabel};
+use crate::raft::RaftRole;
+use narad_core::ids::RaftTerm;
+use narad_core::meta::{MemberStatus, MetaState};
+use std::rc::Rc;
+use std::time::Duration;
+
+/// Follows Raft for as long as it runs.
+pub(super) fn start(core: Rc<Core>) {
+    count_metadata(core.clone());
+    glommio::spawn_local(async move {
+        let mut watch = core.raft.watch();
+        let mut leading = None;
+        loop {
+            let status = watch.status();
+            if let Some(reason) = status.fatal.clone() {
+                core.fail(ControlError::Stopped(reason));
+                return;
+            }
+            let leads = (status.role == RaftRole::Leader).then_some(status.term);
+            if leads != leading {
+                leading = leads;
+                match leads {
+                    Some(term) => begin(&core, term),
+                    None => {
+                        tracing::info!(term = status.term, "this node follows");
+                        core.beats.borrow_mut().stop();
+                    }
+                }
+            }
+            show(&core, status.term, leads.is_some());
+            if !watch.changed().await {
+                return;
+            }
+        }
+    })
+    .detach();
+}
+
+fn begin(core: &Rc<Core>, term: u64) {
+    tracing::info!(term, "this node leads");
+    core.beats
+        .borrow_mut()
+        .begin(mono_ms(), RaftTerm(term), &core.state());
+    let clock = core.clone();
+    glommio::spawn_local(async move { count_silence(&clock, term).await }).detach();
+    let core = core.clone();
+    glommio::spawn_local(async move { controller::run(&core, term).await }).detach();
+}
+
+/// Proposes the deaths that this term's clock has seen.
+async fn count_silence(core: &Rc<Core>, term: u64) {
+    let every = Duration::from_millis((core.ctx.config.timings.heartbeat_ms / 2).max(10));
+    while core.leads() && core.raft.term() == term {
+        glommio::timer::sleep(every).await;
+        core.tend_life(term).await;
+    }
+}
+
+fn show(core: &Core, term: u64, leads: bool) {
+    let metrics = &core.ctx.metrics;
+    metrics.term.set(i64::try_from(term).unwrap_or(i64::MAX));
+    metrics.leader.set(i64::from(leads));
+}
+
+/// Keeps the gauges that follow from the metadata.
+fn count_metadata(core: Rc<Core>) {
+    glommio::spawn_local(async move {
+        let mut meta = core.ctx.meta.clone();
+        loop {
+            count(&core, &meta.borrow_and_update().clone());
+            if meta.changed().await.is_err() {
+                return;
+            }
+        }
+    })
+    .detach();
+}
+
+fn count(core: &Core, state: &MetaState) {
+    let metrics = &core.ctx.metrics;
+    let gauge = |n: usize| i64::try_from(n).unwrap_or(i64::MAX);
+    metrics
+        .applied_index
+        .set(i64::try_from(state.applied.0).unwrap_or(i64::MAX));
+    let alive = state
+        .members
+        .values()
+        .filter(|member| member.status == MemberStatus::Alive)
+        .count();
+    metrics.members_alive.set(gauge(alive));
+    metrics.members_dead.set(gauge(state.members.len() - alive));
+    let holdings = state.holdings().remove(core.id()).unwrap_or_default();
+    metrics.owned_partitions.set(gauge(holdings.owned));
+    for (direction, moves) in [
+        (Direction::In, holdings.inbound),
+        (Direction::Out, holdings.outbound),
+    ] {
+        metrics
+            .moves_running
+            .get_or_create(&DirectionLabel { direction })
+            .set(gauge(moves));
+    }
+    let removed = state.removed.contains_key(core.id());
+    if removed && !state.members.contains_key(core.id()) {
+        core.fail(ControlError::Removed(core.id().to_string()));
+    }
+}

@@ -1,0 +1,196 @@
+//! Calls to other nodes' control cores.
+//!
+//! What this file keeps true: each call has a deadline; a connection that is of no more use is
+//! given up, so that the next call makes a new one.
+
+use super::core::Core;
+use crate::limits;
+use crate::messages::{Beat, BeatAnswer, JoinRequest};
+use narad_core::ids::{NodeId, RaftIndex, RaftTerm, TopicName};
+use narad_core::meta::{Command, Reply};
+use narad_schema::client_capnp::move_;
+use narad_schema::peer_capnp::{heartbeat, join_request, peer};
+use narad_wire::client::{MemberView, MembersView, MoveView, MovesView, TopicView};
+use narad_wire::convert;
+use narad_wire::error::WireError;
+use narad_wire::rpc;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::time::Duration;
+
+/// How long one call may take.
+fn deadline() -> Duration {
+    Duration::from_millis(limits::PEER_CALL_MS)
+}
+
+impl Core {
+    /// Gives up the connection when the call showed that it is dead.
+    fn noted<T>(&self, addr: &str, result: Result<T, WireError>) -> Result<T, WireError> {
+        if result.as_ref().is_err_and(WireError::connection_lost) {
+            self.pool.failed(addr);
+        }
+        result
+    }
+
+    async fn peer(&self, node: &NodeId, addr: &str) -> Result<peer::Client, WireError> {
+        self.pool.peer(node, addr).await
+    }
+
+    /// Hands a command to the leader.
+    pub(super) async fn call_propose(
+        &self,
+        node: &NodeId,
+        addr: &str,
+        command: &Command,
+    ) -> Result<(RaftIndex, Reply), WireError> {
+        let mut call = self.peer(node, addr).await?.propose_request();
+        call.get().set_command(&super::machine::encode(command));
+        let limit = Duration::from_millis(limits::PROPOSE_CALL_MS);
+        let answer = rpc::call(limit, call.send(), |results| {
+            convert::check(results.has_error(), results.get_error())?;
+            let reply = super::machine::decode(results.get_reply()?)
+                .map_err(|message| WireError::Protocol { message })?;
+            Ok((RaftIndex(results.get_index()), reply))
+        });
+        self.noted(addr, answer.await)
+    }
+
+    /// A heartbeat to the leader.
+    pub(super) async fn call_heartbeat(
+        &self,
+        node: &NodeId,
+        addr: &str,
+        beat: &Beat,
+    ) -> Result<BeatAnswer, WireError> {
+        let mut call = self.peer(node, addr).await?.heartbeat_request();
+        write_beat(call.get().init_beat(), beat);
+        let answer = rpc::call(deadline(), call.send(), |results| {
+            convert::check(results.has_error(), results.get_error())?;
+            Ok(BeatAnswer {
+                commit: RaftIndex(results.get_commit_index()),
+                lease_ms: results.get_lease_ms(),
+                term: RaftTerm(results.get_term()),
+                registered: results.get_registered(),
+            })
+        });
+        self.noted(addr, answer.await)
+    }
+
+    /// Registers this node at whoever answers at `addr`.
+    pub(super) async fn call_join(
+        &self,
+        addr: &str,
+        request: &JoinRequest,
+    ) -> Result<RaftIndex, WireError> {
+        let node = self.call_identity(addr).await?;
+        let mut call = self.peer(&node, addr).await?.join_request();
+        write_join(call.get().init_request(), request);
+        let limit = Duration::from_millis(limits::PROPOSE_CALL_MS);
+        let answer = rpc::call(limit, call.send(), |results| {
+            convert::check(results.has_error(), results.get_error())?;
+            Ok(RaftIndex(results.get_index()))
+        });
+        self.noted(addr, answer.await)
+    }
+
+    /// Who answers at `addr`.
+    pub(super) async fn call_identity(&self, addr: &str) -> Result<NodeId, WireError> {
+        let call = self.pool.node(addr).await?.info_request();
+        let answer = rpc::call(deadline(), call.send(), |results| {
+            let info = convert::read_node(results.get_info()?)?;
+            NodeId::parse(&info.id).map_err(|error| WireError::Protocol {
+                message: format!("node id {:?} {error}", info.id),
+            })
+        });
+        self.noted(addr, answer.await)
+    }
+
+    /// The cluster as the node at `addr` sees it.
+    pub(super) async fn call_members(&self, addr: &str) -> Result<MembersView, WireError> {
+        let call = self.pool.node(addr).await?.members_request();
+        let answer = rpc::call(deadline(), call.send(), |results| {
+            convert::check(results.has_error(), results.get_error())?;
+            let members = results
+                .get_members()?
+                .iter()
+                .map(convert::read_member)
+                .collect::<Result<Vec<MemberView>, WireError>>()?;
+            Ok(MembersView {
+                members,
+                leader: convert::text(results.get_leader()?)?,
+                term: results.get_term(),
+                applied: results.get_applied(),
+            })
+        });
+        self.noted(addr, answer.await)
+    }
+
+    /// All moves, as this node's own client interface tells them.
+    pub(super) async fn call_own_moves(&self) -> Result<MovesView, WireError> {
+        let addr = self.own_addr();
+        let call = self.pool.node(&addr).await?.moves_request();
+        let read = |list: capnp::struct_list::Reader<'_, move_::Owned>| {
+            list.iter().map(convert::read_move).collect()
+        };
+        let answer = rpc::call(deadline(), call.send(), |results| {
+            convert::check(results.has_error(), results.get_error())?;
+            let moves: Result<Vec<MoveView>, WireError> = read(results.get_moves()?);
+            let finished: Result<Vec<MoveView>, WireError> = read(results.get_finished()?);
+            Ok(MovesView {
+                moves: moves?,
+                finished: finished?,
+            })
+        });
+        self.noted(&addr, answer.await)
+    }
+
+    /// One topic with its owners' figures, as this node's own client interface tells it.
+    pub(super) async fn call_own_topic(&self, name: &TopicName) -> Result<TopicView, WireError> {
+        let addr = self.own_addr();
+        let mut call = self.pool.node(&addr).await?.describe_topic_request();
+        call.get().set_name(name.as_str());
+        let answer = rpc::call(deadline(), call.send(), |results| {
+            convert::check(results.has_error(), results.get_error())?;
+            convert::read_topic(results.get_topic()?)
+        });
+        self.noted(&addr, answer.await)
+    }
+
+    /// Where this node's own listener is reached from here.
+    fn own_addr(&self) -> String {
+        let mut addr = self.ctx.config.listen;
+        if addr.ip().is_unspecified() {
+            addr.set_ip(match addr.ip() {
+                IpAddr::V4(_) => IpAddr::V4(Ipv4Addr::LOCALHOST),
+                IpAddr::V6(_) => IpAddr::V6(Ipv6Addr::LOCALHOST),
+            });
+        }
+        addr.to_string()
+    }
+}
+
+fn write_beat(mut builder: heartbeat::Builder<'_>, beat: &Beat) {
+    builder.set_node(beat.node.as_str());
+    builder.set_incarnation(beat.incarnation.0);
+    builder.set_applied(beat.applied.0);
+    builder.set_undispatched(beat.undispatched);
+    builder.set_held_copies(beat.held_copies);
+    builder.set_disk_free_bytes(beat.disk_free_bytes);
+    builder.set_disk_used_bytes(beat.disk_used_bytes);
+    let mut list = builder.init_partition_bytes(convert::list_len(beat.partition_bytes.len()));
+    for (slot, (key, bytes)) in (0..).zip(&beat.partition_bytes) {
+        let mut entry = list.reborrow().get(slot);
+        entry.set_bytes(*bytes);
+        convert::write_partition_key(entry.init_partition(), *key);
+    }
+}
+
+fn write_join(mut builder: join_request::Builder<'_>, request: &JoinRequest) {
+    builder.set_node(request.node.as_str());
+    builder.set_addr(&request.addr);
+    builder.set_bulk_addr(&request.bulk_addr);
+    builder.set_http_addr(&request.http_addr);
+    builder.set_incarnation(request.incarnation.0);
+    builder.set_disk(request.disk);
+    builder.set_shards(request.shards);
+    builder.set_version(&request.version);
+}

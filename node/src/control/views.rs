@@ -1,0 +1,155 @@
+//! What operators see: members with roles and what holds their removal, and the plan.
+//!
+//! What this file keeps true: every node answers from what it has applied; what only the leader
+//! knows (what nodes have told it) is shown by the leader and forwarded to it by the others.
+
+use super::core::Core;
+use crate::limits;
+use narad_core::ids::{NodeId, PartitionKey};
+use narad_core::meta::{Member, MemberStatus, MetaState};
+use narad_core::planner::Plan;
+use narad_wire::client::{MemberView, MembersView, PlanStepView, PlanView};
+use narad_wire::error::{ErrorCode, WireFault};
+use std::rc::Rc;
+
+impl Core {
+    /// The members, as applied here.
+    pub(super) fn members_view(&self) -> MembersView {
+        let state = self.state();
+        let status = self.raft.status();
+        let holdings = state.holdings();
+        let leader = status.leader.map(|(id, _)| id).unwrap_or_default();
+        let members = state
+            .members
+            .values()
+            .map(|member| {
+                let held = holdings.get(&member.id).copied().unwrap_or_default();
+                let count = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
+                let mut view = self.member_view(&state, member);
+                view.owned = count(held.owned);
+                view.inbound = count(held.inbound);
+                view.outbound = count(held.outbound);
+                view.role = if member.id.as_str() == leader {
+                    "leader"
+                } else if status.membership.voters.contains_key(member.id.as_str()) {
+                    "voter"
+                } else if status.membership.learners.contains_key(member.id.as_str()) {
+                    "learner"
+                } else {
+                    "none"
+                }
+                .to_owned();
+                view
+            })
+            .collect();
+        MembersView {
+            members,
+            leader,
+            term: status.term,
+            applied: state.applied.0,
+        }
+    }
+
+    fn member_view(&self, state: &MetaState, member: &Member) -> MemberView {
+        let told = self.beats.borrow().told(&member.id, state);
+        let held = if member.draining {
+            let holds = self.holds(state, &member.id);
+            let words: Vec<String> = holds.iter().map(ToString::to_string).collect();
+            words.join("; ")
+        } else {
+            String::new()
+        };
+        MemberView {
+            id: member.id.0.clone(),
+            addr: member.addr.clone(),
+            bulk_addr: member.bulk_addr.clone(),
+            http_addr: member.http_addr.clone(),
+            status: match member.status {
+                MemberStatus::Alive => "alive",
+                MemberStatus::Dead => "dead",
+            }
+            .to_owned(),
+            draining: member.draining,
+            shards: member.shards,
+            version: member.version.clone(),
+            disk_free_bytes: told.map_or(0, |told| told.disk_free_bytes),
+            disk_used_bytes: told.map_or(0, |told| told.disk_used_bytes),
+            undispatched: told.map_or(0, |told| told.undispatched),
+            held,
+            incarnation: member.incarnation.0,
+            ..MemberView::default()
+        }
+    }
+
+    /// What the planner would do now, or with `draining` drained.
+    pub(super) async fn plan_view(
+        self: &Rc<Self>,
+        draining: Option<NodeId>,
+    ) -> Result<PlanView, WireFault> {
+        if let Some(node) = &draining
+            && !self.state().members.contains_key(node)
+        {
+            return Err(
+                WireFault::new(ErrorCode::NotMember, format!("there is no member {node}"))
+                    .hint("see `narad cluster members` for the ids"),
+            );
+        }
+        let state = self.state();
+        let plan = match &draining {
+            Some(node) => self.plan_drained(&state, node),
+            None => self.plan(&state),
+        };
+        let mut view = describe(&state, &plan);
+        if let Some(node) = &draining {
+            let mut as_drained = (*state).clone();
+            if let Some(member) = as_drained.members.get_mut(node) {
+                std::sync::Arc::make_mut(member).draining = true;
+            }
+            view.notes.extend(
+                self.holds(&as_drained, node)
+                    .iter()
+                    .map(|hold| format!("{node} {hold}")),
+            );
+        }
+        Ok(view)
+    }
+}
+
+/// The name of a partition's topic, or its incarnation when it is gone.
+fn topic_name(state: &MetaState, key: PartitionKey) -> String {
+    state
+        .topics
+        .get(&key.topic)
+        .map_or_else(|| format!("t{}", key.topic), |topic| topic.name.0.clone())
+}
+
+fn describe(state: &MetaState, plan: &Plan) -> PlanView {
+    let steps = plan
+        .steps
+        .iter()
+        .take(limits::PLAN_STEPS_MAX)
+        .map(|step| PlanStepView {
+            topic: topic_name(state, step.key),
+            partition: step.key.partition.0,
+            from: step.owner.0.clone(),
+            to: step.target.0.clone(),
+            reason: step.reason.to_string(),
+        })
+        .collect();
+    let mut notes: Vec<String> = plan.notes.iter().map(ToString::to_string).collect();
+    for cancel in &plan.cancels {
+        notes.push(format!(
+            "{}/{}: the running move or its handoff is taken back, because {}",
+            topic_name(state, cancel.key),
+            cancel.key.partition,
+            cancel.reason
+        ));
+    }
+    if plan.steps.len() > limits::PLAN_STEPS_MAX {
+        notes.push(format!(
+            "{} more steps are not shown",
+            plan.steps.len() - limits::PLAN_STEPS_MAX
+        ));
+    }
+    PlanView { steps, notes }
+}

@@ -1,0 +1,136 @@
+//! `narad serve`: starts a node, waits until it is to stop, and stops it in order.
+//!
+//! What this file keeps true: a start that is refused changes nothing; executors start from the
+//! control core outwards and stop the other way round (leadership away, shards closed, Raft last);
+//! the process never lives on with a part missing.
+
+mod parts;
+
+pub use crate::config::ServeArgs;
+
+use crate::config::{Config, ConfigErrors};
+use crate::data_dir::{self, DataDirError};
+use crate::process::{panics, signals};
+use parts::{Event, Parts};
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+/// Why `narad serve` ended badly.
+#[derive(Debug, thiserror::Error)]
+pub enum ServeError {
+    /// The configuration cannot be used.
+    #[error(transparent)]
+    Config(#[from] ConfigErrors),
+    /// The data directory or a port cannot be used.
+    #[error(transparent)]
+    DataDir(#[from] DataDirError),
+    /// Something of the system that every process needs.
+    #[error("cannot {action}: {message}")]
+    System {
+        /// What was tried.
+        action: &'static str,
+        /// What the system said and what to do.
+        message: String,
+    },
+    /// A part of the node ended by itself.
+    #[error("the node ends because its {part} ended: {message}")]
+    Part {
+        /// Which part.
+        part: String,
+        /// Why.
+        message: String,
+    },
+    /// The stop took too long.
+    #[error(
+        "{part} did not stop within {after_ms} ms; everything acked is durable, recovery runs at the next start"
+    )]
+    StopTimeout {
+        /// What was waited for.
+        part: String,
+        /// The bound, in ms.
+        after_ms: u64,
+    },
+}
+
+impl ServeError {
+    /// Exit code for the process: 2 for wrong usage, 1 for everything else.
+    #[must_use]
+    pub fn exit_code(&self) -> u8 {
+        match self {
+            Self::Config(_) => 2,
+            Self::DataDir(_)
+            | Self::System { .. }
+            | Self::Part { .. }
+            | Self::StopTimeout { .. } => 1,
+        }
+    }
+}
+
+/// Runs a node until it is told to stop (SIGTERM, SIGINT) or cannot go on. Call it from a process
+/// that has no other threads: signals are blocked for the whole process.
+///
+/// # Errors
+/// [`ServeError`]; its text says what to do.
+pub fn run(args: ServeArgs) -> Result<(), ServeError> {
+    start_log();
+    let config = Config::resolve(args)?;
+    let listeners = data_dir::bind_ports(&config)?;
+    let dir = data_dir::open(&config)?;
+    panics::abort_on_panic();
+    let set = signals::block().map_err(|error| ServeError::System {
+        action: "block signals",
+        message: error.to_string(),
+    })?;
+    let (events, received) = mpsc::channel();
+    let on_signal = events.clone();
+    signals::watch(set, move |signal| {
+        let _ = on_signal.send(Event::Signal(signal));
+    })
+    .map_err(|error| ServeError::System {
+        action: "start the signal thread",
+        message: error.to_string(),
+    })?;
+    let timeout = Duration::from_millis(config.timings.stop_timeout_ms);
+    tracing::info!(
+        node = %config.node_id,
+        version = env!("CARGO_PKG_VERSION"),
+        data_dir = %config.data_dir.display(),
+        listen = %config.addr,
+        bulk = %config.bulk_addr,
+        http = config.http_addr,
+        shards = config.shards,
+        "starting"
+    );
+    let mut parts = Parts::start(config, &dir, listeners, &events)?;
+    drop(events);
+    let ended = match received.recv() {
+        Ok(Event::Signal(signal)) => {
+            tracing::info!(%signal, "stopping; a second signal ends the process at once");
+            None
+        }
+        Ok(Event::Ended { part, message }) => Some(ServeError::Part { part, message }),
+        Err(mpsc::RecvError) => unreachable!("the parts hold their ends of the channel"),
+    };
+    if let Some(error) = &ended {
+        tracing::error!("{error}");
+    }
+    let stopped = parts.stop(&received, Instant::now() + timeout, timeout);
+    // The directory's lock goes with the process, after everything that writes into it.
+    drop(dir);
+    match ended {
+        Some(error) => Err(error),
+        None => stopped.inspect(|()| tracing::info!("stopped")),
+    }
+}
+
+fn start_log() {
+    use tracing_subscriber::EnvFilter;
+    let filter = EnvFilter::try_from_env("NARAD_LOG")
+        .unwrap_or_else(|_| EnvFilter::new("info,openraft=warn"));
+    // Fails only when a subscriber is set already, which is then the one that is wanted.
+    let _ = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr()))
+        .try_init();
+}
