@@ -15,6 +15,7 @@ pub mod ids;
 pub mod meta;
 pub mod moves;
 pub mod planner;
+pub mod routing;
 
 #[cfg(test)]
 mod testing;
