@@ -30,6 +30,7 @@ use core::Core;
 use futures::future::Either;
 use glommio::{Latency, Shares};
 use narad_core::meta::MetaState;
+use narad_wire::bulk::BulkServer;
 use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -43,6 +44,8 @@ pub struct ControlSetup {
     pub meta: watch::Sender<Arc<MetaState>>,
     /// Becomes true once a barrier of this start was applied.
     pub confirmed: watch::Sender<bool>,
+    /// The sending side of the bulk channel, which keeps to the rate limit of the metadata.
+    pub bulk: Arc<BulkServer>,
     /// What it is asked.
     pub requests: mpsc::Receiver<ControlRequest>,
     /// Becomes true when Raft is to stop, after everything else.
@@ -109,6 +112,7 @@ async fn serve(ctx: Arc<NodeContext>, setup: ControlSetup) -> Result<(), Control
     let ControlSetup {
         meta,
         confirmed,
+        bulk,
         requests,
         mut stop,
     } = setup;
@@ -125,7 +129,7 @@ async fn serve(ctx: Arc<NodeContext>, setup: ControlSetup) -> Result<(), Control
     requests::start(core.clone(), requests);
     registration::start(core.clone());
     heartbeat::start(core.clone());
-    leader::start(core.clone());
+    leader::start(core.clone(), bulk);
     let ended = {
         let asked = std::pin::pin!(async {
             // A closed channel means that the main thread is gone: stop as well.

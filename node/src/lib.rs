@@ -8,8 +8,10 @@
 
 pub mod clock;
 pub mod config;
+pub mod context;
 pub mod data_dir;
 pub mod limits;
+pub mod messages;
 pub mod metrics;
 pub mod process;
 pub mod raft;

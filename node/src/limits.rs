@@ -52,6 +52,10 @@ pub const READY_POLL_MS: u64 = 50;
 pub const BEATS_IN_FLIGHT: usize = 4;
 /// Raft messages of peers that are worked on at once; each peer sends a few at a time.
 pub const RAFT_IN_FLIGHT: usize = 512;
+/// How long a view waits for the leader or the own node, in ms; then it shows what is known here.
+pub const VIEW_CALL_MS: u64 = 2_000;
+/// Views that are asked of the leader at once.
+pub const VIEWS_FORWARDED: usize = 16;
 /// Entries that a learner may be behind when it is promoted.
 pub const PROMOTE_LAG_MAX: u64 = 256;
 /// Rounds over the founders after which the start says again whom it waits for.

@@ -7,6 +7,7 @@ use super::ControlError;
 use super::beats::Beats;
 use super::machine::MetaMachine;
 use crate::context::NodeContext;
+use crate::limits;
 use crate::raft::RaftNode;
 use narad_core::ids::NodeId;
 use narad_core::meta::MetaState;
@@ -14,7 +15,7 @@ use narad_wire::pool::PeerPool;
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{Semaphore, mpsc, watch};
 
 /// The control core of this node.
 pub(super) struct Core {
@@ -32,6 +33,8 @@ pub(super) struct Core {
     pub(super) confirmed: watch::Sender<bool>,
     /// Wakes the controller before its tick.
     pub(super) replan: Rc<tokio::sync::Notify>,
+    /// Views that are being asked of the leader.
+    pub(super) forwarded: Semaphore,
     fatal: mpsc::Sender<ControlError>,
 }
 
@@ -54,6 +57,7 @@ impl Core {
             registered: watch::Sender::new(false),
             confirmed,
             replan: Rc::new(tokio::sync::Notify::new()),
+            forwarded: Semaphore::new(limits::VIEWS_FORWARDED),
             fatal,
         });
         (core, received)

@@ -10,12 +10,14 @@ use crate::metrics::{Direction, DirectionLabel};
 use crate::raft::RaftRole;
 use narad_core::ids::RaftTerm;
 use narad_core::meta::{MemberStatus, MetaState};
+use narad_wire::bulk::BulkServer;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Follows Raft for as long as it runs.
-pub(super) fn start(core: Rc<Core>) {
-    count_metadata(core.clone());
+pub(super) fn start(core: Rc<Core>, bulk: Arc<BulkServer>) {
+    follow_metadata(core.clone(), bulk);
     glommio::spawn_local(async move {
         let mut watch = core.raft.watch();
         let mut leading = None;
@@ -71,12 +73,14 @@ fn show(core: &Core, term: u64, leads: bool) {
     metrics.leader.set(i64::from(leads));
 }
 
-/// Keeps the gauges that follow from the metadata.
-fn count_metadata(core: Rc<Core>) {
+/// Keeps what follows from the metadata: gauges and the rate limit of copies.
+fn follow_metadata(core: Rc<Core>, bulk: Arc<BulkServer>) {
     glommio::spawn_local(async move {
         let mut meta = core.ctx.meta.clone();
         loop {
-            count(&core, &meta.borrow_and_update().clone());
+            let state = meta.borrow_and_update().clone();
+            count(&core, &state);
+            bulk.set_rate_bytes_per_s(state.throttle_bytes_per_s.unwrap_or(0));
             if meta.changed().await.is_err() {
                 return;
             }

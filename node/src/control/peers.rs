@@ -8,9 +8,11 @@ use crate::limits;
 use crate::messages::{Beat, BeatAnswer, JoinRequest};
 use narad_core::ids::{NodeId, RaftIndex, RaftTerm, TopicName};
 use narad_core::meta::{Command, Reply};
-use narad_schema::client_capnp::move_;
+use narad_schema::client_capnp::{move_, plan_step};
 use narad_schema::peer_capnp::{heartbeat, join_request, peer};
-use narad_wire::client::{MemberView, MembersView, MoveView, MovesView, TopicView};
+use narad_wire::client::{
+    MemberView, MembersView, MoveView, MovesView, PlanStepView, PlanView, TopicView,
+};
 use narad_wire::convert;
 use narad_wire::error::WireError;
 use narad_wire::rpc;
@@ -107,7 +109,8 @@ impl Core {
     /// The cluster as the node at `addr` sees it.
     pub(super) async fn call_members(&self, addr: &str) -> Result<MembersView, WireError> {
         let call = self.pool.node(addr).await?.members_request();
-        let answer = rpc::call(deadline(), call.send(), |results| {
+        let limit = Duration::from_millis(limits::VIEW_CALL_MS);
+        let answer = rpc::call(limit, call.send(), |results| {
             convert::check(results.has_error(), results.get_error())?;
             let members = results
                 .get_members()?
@@ -122,6 +125,36 @@ impl Core {
             })
         });
         self.noted(addr, answer.await)
+    }
+
+    /// What the node at `addr` would plan, as it is or with `draining` drained.
+    pub(super) async fn call_plan(
+        &self,
+        addr: &str,
+        draining: Option<&NodeId>,
+    ) -> Result<PlanView, WireError> {
+        let node = self.pool.node(addr).await?;
+        let limit = Duration::from_millis(limits::VIEW_CALL_MS);
+        let answer = match draining {
+            None => {
+                rpc::call(limit, node.plan_request().send(), |results| {
+                    convert::check(results.has_error(), results.get_error())?;
+                    read_plan(results.get_steps()?, results.get_notes()?)
+                })
+                .await
+            }
+            Some(id) => {
+                let mut call = node.decommission_request();
+                call.get().set_node(id.as_str());
+                call.get().set_dry_run(true);
+                rpc::call(limit, call.send(), |results| {
+                    convert::check(results.has_error(), results.get_error())?;
+                    read_plan(results.get_steps()?, results.get_notes()?)
+                })
+                .await
+            }
+        };
+        self.noted(addr, answer)
     }
 
     /// All moves, as this node's own client interface tells them.
@@ -166,6 +199,20 @@ impl Core {
         }
         addr.to_string()
     }
+}
+
+fn read_plan(
+    steps: capnp::struct_list::Reader<'_, plan_step::Owned>,
+    notes: capnp::text_list::Reader<'_>,
+) -> Result<PlanView, WireError> {
+    let steps: Result<Vec<PlanStepView>, WireError> =
+        steps.iter().map(convert::read_plan_step).collect();
+    let notes: Result<Vec<String>, WireError> =
+        notes.iter().map(|note| convert::text(note?)).collect();
+    Ok(PlanView {
+        steps: steps?,
+        notes: notes?,
+    })
 }
 
 fn write_beat(mut builder: heartbeat::Builder<'_>, beat: &Beat) {

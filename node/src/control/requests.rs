@@ -106,7 +106,7 @@ async fn answer(core: &Rc<Core>, request: ControlRequest) {
         ControlRequest::ReadIndexHere { answer } => reply(answer, core.read_index_here()).await,
         ControlRequest::Beat { beat, answer } => reply(answer, core.take_beat(beat)).await,
         ControlRequest::Join { request, answer } => reply(answer, core.take_join(request)).await,
-        ControlRequest::Members { answer } => send(answer, Ok(core.members_view())),
+        ControlRequest::Members { answer } => reply(answer, core.members()).await,
         ControlRequest::Plan { draining, answer } => {
             reply(answer, core.plan_view(draining)).await;
         }

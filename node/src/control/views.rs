@@ -13,8 +13,35 @@ use narad_wire::error::{ErrorCode, WireFault};
 use std::rc::Rc;
 
 impl Core {
+    /// The members, asked of the leader where there is one: it alone knows what nodes have told.
+    pub(super) async fn members(&self) -> Result<MembersView, WireFault> {
+        let Some((addr, _forwarded)) = self.whom_to_ask() else {
+            return Ok(self.members_view());
+        };
+        match self.call_members(&addr).await {
+            Ok(view) => Ok(view),
+            Err(error) => {
+                tracing::debug!(%error, "the leader's view is not to be had; answering with this node's");
+                Ok(self.members_view())
+            }
+        }
+    }
+
+    /// The leader's address, when it is another node and not too many views are being forwarded
+    /// (two nodes that take each other for the leader must not ask in circles without a bound).
+    fn whom_to_ask(&self) -> Option<(String, tokio::sync::SemaphorePermit<'_>)> {
+        if self.leads() {
+            return None;
+        }
+        let (leader, addr) = self.leader()?;
+        if leader == *self.id() {
+            return None;
+        }
+        Some((addr, self.forwarded.try_acquire().ok()?))
+    }
+
     /// The members, as applied here.
-    pub(super) fn members_view(&self) -> MembersView {
+    fn members_view(&self) -> MembersView {
         let state = self.state();
         let status = self.raft.status();
         let holdings = state.holdings();
@@ -93,6 +120,12 @@ impl Core {
                 WireFault::new(ErrorCode::NotMember, format!("there is no member {node}"))
                     .hint("see `narad cluster members` for the ids"),
             );
+        }
+        if let Some((addr, _forwarded)) = self.whom_to_ask() {
+            return self
+                .call_plan(&addr, draining.as_ref())
+                .await
+                .map_err(narad_wire::error::WireError::into_fault);
         }
         let state = self.state();
         let plan = match &draining {

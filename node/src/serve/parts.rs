@@ -40,7 +40,7 @@ pub(super) enum Event {
 pub(super) struct Parts {
     stop: watch::Sender<bool>,
     stop_control: watch::Sender<bool>,
-    bulk: Option<BulkServer>,
+    bulk: Option<Arc<BulkServer>>,
     admin: Option<AdminServer>,
     /// Names of the executors that have not ended, shards and mover.
     data: Vec<String>,
@@ -92,9 +92,11 @@ impl Parts {
             metrics: Metrics::new(),
             stop: stopping,
         });
+        let bulk = Arc::new(bulk);
         let setup = ControlSetup {
             meta,
             confirmed,
+            bulk: bulk.clone(),
             requests,
             stop: control_stopping,
         };
@@ -157,9 +159,8 @@ impl Parts {
         if let Some(admin) = self.admin.take() {
             admin.stop();
         }
-        if let Some(bulk) = self.bulk.take() {
-            bulk.stop();
-        }
+        // The control core has ended, so this is the last handle: its threads end here.
+        self.bulk = None;
         tracing::debug!(node = %self.ctx.id, "all parts have ended");
         Ok(())
     }
