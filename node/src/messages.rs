@@ -293,6 +293,16 @@ pub enum LocalCopies {
     },
 }
 
+/// Records that were not appended for sure.
+#[derive(Debug)]
+pub struct Unappended {
+    /// Why.
+    pub fault: WireFault,
+    /// The records, when certainly nothing of them was written; `None` when that is unknown or they
+    /// can go nowhere else.
+    pub records: Option<Vec<Record>>,
+}
+
 /// Totals of one shard, for heartbeats and metrics.
 #[derive(Clone, Debug, Default)]
 pub struct ShardSummary {
@@ -312,8 +322,8 @@ pub enum ShardRequest {
         key: PartitionKey,
         /// The records.
         records: Vec<Record>,
-        /// Offset of the first, or why nothing was appended.
-        answer: Answer<Result<Offset, WireFault>>,
+        /// Offset of the first, or why not; with the records when they may go elsewhere.
+        answer: Answer<Result<Offset, Unappended>>,
     },
     /// Append dispatched records; those at or below the mark of their WAL are duplicates.
     Dispatched {

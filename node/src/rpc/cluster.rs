@@ -1,0 +1,107 @@
+//! Members, plan, decommission and throttle: the control core's answers, handed on.
+//!
+//! What this file keeps true: changes go through Raft and are answered when they are applied here;
+//! a dry run changes nothing.
+
+use crate::messages::ControlRequest;
+use crate::rpc::node::NodeServer;
+use crate::rpc::refusal::done;
+use crate::rpc::reply::{malformed, stopping, text, unproposed};
+use narad_core::ids::NodeId;
+use narad_core::meta::Command;
+use narad_schema::client_capnp::node;
+use narad_wire::client::{MembersView, PlanView};
+use narad_wire::error::WireFault;
+
+/// The members and Raft's standing.
+pub(crate) async fn members(server: &NodeServer) -> Result<MembersView, WireFault> {
+    let _permit = server.gate.enter().await?;
+    server
+        .shard
+        .ctx
+        .control
+        .ask(|answer| ControlRequest::Members { answer })
+        .await
+        .map_err(stopping)?
+}
+
+/// What the planner would do now; as if `draining` were draining.
+pub(crate) async fn plan(
+    server: &NodeServer,
+    draining: Option<NodeId>,
+) -> Result<PlanView, WireFault> {
+    let _permit = server.gate.enter().await?;
+    ask_plan(server, draining).await
+}
+
+async fn ask_plan(server: &NodeServer, draining: Option<NodeId>) -> Result<PlanView, WireFault> {
+    server
+        .shard
+        .ctx
+        .control
+        .ask(|answer| ControlRequest::Plan { draining, answer })
+        .await
+        .map_err(stopping)?
+}
+
+/// Sets or clears the drain flag, or only shows what would follow.
+pub(crate) async fn decommission(
+    server: &NodeServer,
+    params: &node::DecommissionParams,
+) -> Result<PlanView, WireFault> {
+    let _permit = server.gate.enter().await?;
+    let (id, cancel, dry_run) = {
+        let params = params.get().map_err(malformed)?;
+        let text = text(params.get_node())?;
+        let id = NodeId::parse(&text).map_err(|error| {
+            crate::shard::faults::invalid(
+                format!("the node id {text:?} {error}"),
+                "see narad cluster members for the ids",
+            )
+        })?;
+        (id, params.get_cancel(), params.get_dry_run())
+    };
+    if !server.shard.ctx.state().members.contains_key(&id) {
+        return Err(WireFault::new(
+            narad_wire::error::ErrorCode::NotMember,
+            format!("there is no member {id}"),
+        )
+        .hint("see narad cluster members for the ids"));
+    }
+    if !dry_run {
+        let command = Command::SetDraining {
+            id: id.clone(),
+            draining: !cancel,
+        };
+        let (_, reply) = server
+            .shard
+            .ctx
+            .propose(command)
+            .await
+            .map_err(|e| unproposed(&e))?;
+        done(reply)?;
+    }
+    // The flag is set: a plan that cannot be shown now must not make it look as if it were not.
+    match ask_plan(server, (!cancel).then_some(id)).await {
+        Ok(plan) => Ok(plan),
+        Err(fault) if dry_run => Err(fault),
+        Err(fault) => Ok(PlanView {
+            steps: Vec::new(),
+            notes: vec![format!("done; the plan cannot be shown now: {fault}")],
+        }),
+    }
+}
+
+/// Reads the copy rate limit, after setting it where one is given (0 lifts it).
+pub(crate) async fn throttle(server: &NodeServer, set: Option<u64>) -> Result<u64, WireFault> {
+    let _permit = server.gate.enter().await?;
+    let ctx = &server.shard.ctx;
+    if let Some(rate) = set {
+        let command = Command::SetThrottle {
+            bytes_per_s: (rate != 0).then_some(rate),
+        };
+        let (_, reply) = ctx.propose(command).await.map_err(|e| unproposed(&e))?;
+        done(reply)?;
+    }
+    Ok(ctx.state().throttle_bytes_per_s.unwrap_or(0))
+}

@@ -1,0 +1,69 @@
+//! The listener of one shard and the connections on it.
+//!
+//! What this file keeps true: the number of connections is bounded; each has its own bounds on
+//! calls; and the node stops accepting as soon as it is told to stop.
+
+use crate::rpc::gate::Gate;
+use crate::rpc::node::NodeServer;
+use crate::shard::limits::CONNECTIONS_MAX;
+use crate::shard::shard::Shard;
+use crate::shard::task;
+use glommio::net::TcpListener;
+use narad_schema::client_capnp;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::Semaphore;
+
+/// Pause after an accept that failed (descriptors are used up), in ms.
+const ACCEPT_PAUSE_MS: u64 = 50;
+
+/// Counts a connection as long as it lives.
+struct Counted(Rc<Shard>);
+
+impl Counted {
+    fn new(shard: Rc<Shard>) -> Self {
+        shard.ctx.metrics.connections.inc();
+        Self(shard)
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.ctx.metrics.connections.dec();
+    }
+}
+
+/// Accepts connections until the node stops. The listener shares its port with the other shards';
+/// the kernel spreads connections over them.
+pub(crate) async fn listen(shard: Rc<Shard>, listener: TcpListener) {
+    let room = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+    let mut stop = shard.ctx.stop.clone();
+    loop {
+        let Ok(permit) = room.clone().acquire_owned().await else {
+            return;
+        };
+        let accepted = futures::select_biased! {
+            _ = futures::FutureExt::fuse(Box::pin(stop.wait_for(|stop| *stop))) => return,
+            accepted = futures::FutureExt::fuse(Box::pin(listener.accept())) => accepted,
+        };
+        let stream = match accepted {
+            Ok(stream) => stream,
+            Err(error) => {
+                tracing::warn!(%error, "a connection could not be accepted");
+                glommio::timer::sleep(Duration::from_millis(ACCEPT_PAUSE_MS)).await;
+                continue;
+            }
+        };
+        let shard = shard.clone();
+        task::spawn("a connection", async move {
+            let _permit = permit;
+            let _counted = Counted::new(shard.clone());
+            let bootstrap: client_capnp::node::Client =
+                capnp_rpc::new_client(NodeServer::new(shard, Gate::new()));
+            if let Err(error) = narad_wire::rpc::serve(stream, bootstrap).await {
+                tracing::debug!(%error, "a connection ended");
+            }
+        });
+    }
+}

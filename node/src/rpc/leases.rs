@@ -1,0 +1,310 @@
+//! `ack`, `nack`, `extend` and `replay`: each goes to the owner of the partition.
+//!
+//! What this file keeps true: one result a lease, in the order asked; a call is handed on at most
+//! once (`localOnly`), so that nodes with different views never send it in circles.
+
+use crate::messages::{LeaseRef, ReplayBatch, Settle, ShardRequest};
+use crate::rpc::node::NodeServer;
+use crate::rpc::reply::{malformed, stopping, text};
+use crate::shard::faults;
+use crate::shard::limits::PEER_CALL_MS;
+use crate::shard::lookup::lookup;
+use crate::shard::peers::{self, ReplayRange, as_wire};
+use crate::shard::shard::Shard;
+use futures::future::{Either, join_all};
+use narad_core::ids::{Nonce, Offset, PartitionIndex, PartitionKey, ShardIndex};
+use narad_core::meta::{Member, Topic};
+use narad_schema::client_capnp::{lease, lease_result, node};
+use narad_wire::convert::{list_len, write_fault, write_record};
+use narad_wire::error::WireFault;
+use narad_wire::limits::{BATCH_MAX_RECORDS, READ_MAX_BYTES};
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// One result a lease.
+pub(crate) type Settled = Vec<Result<(), WireFault>>;
+
+fn read_leases(
+    list: capnp::struct_list::Reader<'_, lease::Owned>,
+) -> Result<Vec<LeaseRef>, WireFault> {
+    let count = list.len() as usize;
+    if count > BATCH_MAX_RECORDS {
+        return Err(faults::too_large(
+            "leases in a call",
+            count,
+            BATCH_MAX_RECORDS,
+        ));
+    }
+    Ok(list
+        .iter()
+        .map(|lease| LeaseRef {
+            partition: PartitionIndex(lease.get_partition()),
+            offset: Offset(lease.get_offset()),
+            nonce: Nonce(lease.get_nonce()),
+        })
+        .collect())
+}
+
+/// `ack`.
+pub(crate) async fn ack(
+    server: &NodeServer,
+    params: &node::AckParams,
+) -> Result<Settled, WireFault> {
+    let _permit = server.gate.enter().await?;
+    let (topic, leases, local_only) = {
+        let params = params.get().map_err(malformed)?;
+        (
+            text(params.get_topic())?,
+            read_leases(params.get_leases().map_err(malformed)?)?,
+            params.get_local_only(),
+        )
+    };
+    route(&server.shard, &topic, Settle::Ack, leases, local_only).await
+}
+
+/// `nack`.
+pub(crate) async fn nack(
+    server: &NodeServer,
+    params: &node::NackParams,
+) -> Result<Settled, WireFault> {
+    let _permit = server.gate.enter().await?;
+    let (topic, leases, delay_ms, local_only) = {
+        let params = params.get().map_err(malformed)?;
+        (
+            text(params.get_topic())?,
+            read_leases(params.get_leases().map_err(malformed)?)?,
+            u64::from(params.get_delay_ms()),
+            params.get_local_only(),
+        )
+    };
+    let settle = Settle::Nack { delay_ms };
+    route(&server.shard, &topic, settle, leases, local_only).await
+}
+
+/// `extend`.
+pub(crate) async fn extend(
+    server: &NodeServer,
+    params: &node::ExtendParams,
+) -> Result<Settled, WireFault> {
+    let _permit = server.gate.enter().await?;
+    let (topic, leases, visibility_ms, local_only) = {
+        let params = params.get().map_err(malformed)?;
+        (
+            text(params.get_topic())?,
+            read_leases(params.get_leases().map_err(malformed)?)?,
+            u64::from(params.get_visibility_ms()),
+            params.get_local_only(),
+        )
+    };
+    if visibility_ms == 0 || visibility_ms > narad_core::defaults::VISIBILITY_MAX_MS {
+        return Err(faults::invalid(
+            format!(
+                "visibilityMs must be 1 to {}, not {visibility_ms}",
+                narad_core::defaults::VISIBILITY_MAX_MS
+            ),
+            "name the time from now for which the lease is to last",
+        ));
+    }
+    let settle = Settle::Extend { visibility_ms };
+    route(&server.shard, &topic, settle, leases, local_only).await
+}
+
+/// Where a lease's partition is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Place {
+    Shard(ShardIndex),
+    Node(usize),
+}
+
+async fn route(
+    shard: &Rc<Shard>,
+    name: &str,
+    settle: Settle,
+    leases: Vec<LeaseRef>,
+    local_only: bool,
+) -> Result<Settled, WireFault> {
+    let topic = lookup(&shard.ctx, name).await?;
+    let state = shard.ctx.state();
+    let mut results: Vec<Option<Result<(), WireFault>>> = vec![None; leases.len()];
+    let mut groups: BTreeMap<Place, Vec<usize>> = BTreeMap::new();
+    let mut members: Vec<Arc<Member>> = Vec::new();
+    for (index, lease) in leases.iter().enumerate() {
+        let key = PartitionKey {
+            topic: topic.id,
+            partition: lease.partition,
+        };
+        let Some(assignment) = topic.partitions.get(lease.partition.0 as usize) else {
+            let count = topic.partitions.len();
+            results[index] = Some(Err(faults::unknown_partition(name, lease.partition, count)));
+            continue;
+        };
+        if assignment.owner == shard.ctx.id {
+            let place = Place::Shard(shard.ctx.shard_of(key));
+            groups.entry(place).or_default().push(index);
+            continue;
+        }
+        let owner = state.members.get(&assignment.owner);
+        match owner.filter(|_| !local_only) {
+            None => results[index] = Some(Err(faults::not_owner(&state, key))),
+            Some(owner) => {
+                let place = members.iter().position(|m| m.id == owner.id);
+                let place = place.unwrap_or_else(|| {
+                    members.push(owner.clone());
+                    members.len() - 1
+                });
+                groups.entry(Place::Node(place)).or_default().push(index);
+            }
+        }
+    }
+    let asked = groups.into_iter().map(|(place, indexes)| {
+        let part: Vec<LeaseRef> = indexes.iter().map(|index| leases[*index]).collect();
+        let topic = &topic;
+        let members = &members;
+        async move {
+            let settled = match place {
+                Place::Shard(to) => settle_here(shard, to, topic, settle, part).await,
+                Place::Node(to) => settle_there(shard, &members[to], name, settle, part).await,
+            };
+            (indexes, settled)
+        }
+    });
+    for (indexes, settled) in join_all(asked).await {
+        for (index, result) in indexes.into_iter().zip(settled) {
+            results[index] = Some(result);
+        }
+    }
+    Ok(results
+        .into_iter()
+        .map(|result| {
+            result.unwrap_or_else(|| Err(faults::internal("settle", "no result for a lease")))
+        })
+        .collect())
+}
+
+async fn settle_here(
+    shard: &Rc<Shard>,
+    to: ShardIndex,
+    topic: &Topic,
+    settle: Settle,
+    leases: Vec<LeaseRef>,
+) -> Settled {
+    let count = leases.len();
+    let topic = topic.id;
+    if to == shard.index {
+        return shard.settle_leases(topic, settle, &leases);
+    }
+    shard.ctx.shards[to.0 as usize]
+        .ask(|answer| ShardRequest::Settle {
+            topic,
+            settle,
+            leases,
+            answer,
+        })
+        .await
+        .unwrap_or_else(|stopped| vec![Err(stopping(stopped)); count])
+}
+
+async fn settle_there(
+    shard: &Rc<Shard>,
+    member: &Member,
+    topic: &str,
+    settle: Settle,
+    leases: Vec<LeaseRef>,
+) -> Settled {
+    let count = leases.len();
+    let deadline = Duration::from_millis(PEER_CALL_MS);
+    match peers::settle(&shard.pool, member, topic, settle, &leases, deadline).await {
+        Ok(results) => results,
+        Err(error) => vec![Err(error.into_fault()); count],
+    }
+}
+
+/// Writes one result a lease.
+pub(crate) fn fill(
+    mut builder: capnp::struct_list::Builder<'_, lease_result::Owned>,
+    settled: &Settled,
+) {
+    for (index, result) in (0u32..).zip(settled) {
+        let mut one = builder.reborrow().get(index);
+        match result {
+            Ok(()) => one.set_ok(()),
+            Err(fault) => write_fault(one.init_error(), fault),
+        }
+    }
+}
+
+/// `replay`.
+pub(crate) async fn replay(
+    server: &NodeServer,
+    params: &node::ReplayParams,
+) -> Result<ReplayBatch, WireFault> {
+    let _permit = server.gate.enter().await?;
+    let (name, range, local_only) = {
+        let params = params.get().map_err(malformed)?;
+        let range = ReplayRange {
+            partition: PartitionIndex(params.get_partition()),
+            from: Offset(params.get_from()),
+            to: Offset(params.get_to()),
+            max_records: (params.get_max_records() as usize).clamp(1, BATCH_MAX_RECORDS),
+            max_bytes: (params.get_max_bytes() as usize).clamp(1, READ_MAX_BYTES),
+        };
+        (text(params.get_topic())?, range, params.get_local_only())
+    };
+    let shard = &server.shard;
+    let topic = lookup(&shard.ctx, &name).await?;
+    let key = PartitionKey {
+        topic: topic.id,
+        partition: range.partition,
+    };
+    let assignment = topic
+        .partitions
+        .get(range.partition.0 as usize)
+        .ok_or_else(|| faults::unknown_partition(&name, range.partition, topic.partitions.len()))?;
+    let state = shard.ctx.state();
+    let asked = if assignment.owner == shard.ctx.id {
+        Either::Left(async {
+            shard
+                .ctx
+                .shard(key)
+                .ask(|answer| ShardRequest::Replay {
+                    key,
+                    from: range.from,
+                    to: range.to,
+                    max_records: range.max_records,
+                    max_bytes: range.max_bytes,
+                    answer,
+                })
+                .await
+                .map_err(stopping)?
+        })
+    } else {
+        let member = state
+            .members
+            .get(&assignment.owner)
+            .filter(|_| !local_only)
+            .ok_or_else(|| faults::not_owner(&state, key))?;
+        Either::Right(async {
+            let deadline = Duration::from_millis(crate::shard::limits::PEER_APPEND_MS);
+            peers::replay(&shard.pool, member, &name, range, deadline)
+                .await
+                .map_err(narad_wire::error::WireError::into_fault)
+        })
+    };
+    asked.await
+}
+
+/// Writes a replayed batch.
+pub(crate) fn fill_replay(mut builder: node::replay_results::Builder<'_>, batch: &ReplayBatch) {
+    builder.set_next(batch.next.0);
+    builder.set_start(batch.start.0);
+    builder.set_hwm(batch.hwm.0);
+    builder.set_skipped(batch.skipped);
+    let mut list = builder.init_records(list_len(batch.records.len()));
+    for (index, (offset, record)) in (0u32..).zip(&batch.records) {
+        let mut one = list.reborrow().get(index);
+        one.set_offset(offset.0);
+        write_record(one.init_record(), as_wire(record));
+    }
+}

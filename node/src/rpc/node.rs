@@ -1,0 +1,351 @@
+//! The client interface, method by method: parameters in, a typed answer out.
+//!
+//! What this file keeps true: every method answers inside its result (`error`), and the parameters
+//! are copied out of the message before anything is awaited.
+
+use crate::rpc::gate::Gate;
+use crate::rpc::peer::PeerServer;
+use crate::rpc::reply::{answer, malformed, text};
+use crate::rpc::{cluster, consume, leases, moves, produce, topics};
+use crate::shard::shard::Shard;
+use narad_core::ids::{NodeId, NodeIncarnation};
+use narad_schema::client_capnp::node;
+use narad_wire::convert::{
+    list_len, write_member, write_move, write_node, write_plan_step, write_topic,
+};
+use narad_wire::error::{ErrorCode, WireFault};
+use narad_wire::view::NodeView;
+use std::rc::Rc;
+
+/// The server of one connection.
+pub(crate) struct NodeServer {
+    pub(crate) shard: Rc<Shard>,
+    pub(crate) gate: Gate,
+}
+
+impl NodeServer {
+    /// For a new connection.
+    pub(crate) fn new(shard: Rc<Shard>, gate: Gate) -> Self {
+        Self { shard, gate }
+    }
+
+    fn who(&self) -> NodeView {
+        let ctx = &self.shard.ctx;
+        NodeView {
+            id: ctx.id.0.clone(),
+            version: env!("CARGO_PKG_VERSION").into(),
+            shards: ctx.config.shards,
+            max_record_bytes: narad_core::defaults::RECORD_MAX_BYTES,
+            max_batch_bytes: u32::try_from(narad_wire::limits::BATCH_MAX_BYTES).unwrap_or(u32::MAX),
+            max_batch_records: u32::try_from(narad_wire::limits::BATCH_MAX_RECORDS)
+                .unwrap_or(u32::MAX),
+            incarnation: ctx.incarnation.0,
+        }
+    }
+
+    fn peer_of(&self, node: &str, incarnation: NodeIncarnation) -> Result<PeerServer, WireFault> {
+        let id = NodeId::parse(node).map_err(|error| {
+            WireFault::new(ErrorCode::Invalid, format!("the node id {node:?} {error}"))
+                .hint("a node names itself when it asks for the interface between nodes")
+        })?;
+        if self.shard.ctx.state().removed.contains_key(&id) {
+            return Err(WireFault::new(
+                ErrorCode::NotMember,
+                format!("node {id} was removed from this cluster"),
+            )
+            .hint("start it under a new id with an empty data directory to join again"));
+        }
+        Ok(PeerServer::new(self.shard.clone(), id, incarnation))
+    }
+}
+
+impl node::Server for NodeServer {
+    async fn info(
+        self: Rc<Self>,
+        _: node::InfoParams,
+        mut results: node::InfoResults,
+    ) -> Result<(), capnp::Error> {
+        write_node(results.get().init_info(), &self.who());
+        Ok(())
+    }
+
+    async fn produce(
+        self: Rc<Self>,
+        params: node::ProduceParams,
+        mut results: node::ProduceResults,
+    ) -> Result<(), capnp::Error> {
+        let outcome = produce::call(&self, &params).await;
+        drop(params);
+        answer!(results, outcome, |placed| produce::fill(
+            results.get(),
+            &placed
+        ));
+        Ok(())
+    }
+
+    async fn consume(
+        self: Rc<Self>,
+        params: node::ConsumeParams,
+        mut results: node::ConsumeResults,
+    ) -> Result<(), capnp::Error> {
+        let outcome = consume::call(&self, &params).await;
+        answer!(results, outcome, |got| consume::fill(results.get(), got));
+        Ok(())
+    }
+
+    async fn ack(
+        self: Rc<Self>,
+        params: node::AckParams,
+        mut results: node::AckResults,
+    ) -> Result<(), capnp::Error> {
+        let outcome = leases::ack(&self, &params).await;
+        answer!(results, outcome, |settled| leases::fill(
+            results.get().init_results(list_len(settled.len())),
+            &settled
+        ));
+        Ok(())
+    }
+
+    async fn nack(
+        self: Rc<Self>,
+        params: node::NackParams,
+        mut results: node::NackResults,
+    ) -> Result<(), capnp::Error> {
+        let outcome = leases::nack(&self, &params).await;
+        answer!(results, outcome, |settled| leases::fill(
+            results.get().init_results(list_len(settled.len())),
+            &settled
+        ));
+        Ok(())
+    }
+
+    async fn extend(
+        self: Rc<Self>,
+        params: node::ExtendParams,
+        mut results: node::ExtendResults,
+    ) -> Result<(), capnp::Error> {
+        let outcome = leases::extend(&self, &params).await;
+        answer!(results, outcome, |settled| leases::fill(
+            results.get().init_results(list_len(settled.len())),
+            &settled
+        ));
+        Ok(())
+    }
+
+    async fn replay(
+        self: Rc<Self>,
+        params: node::ReplayParams,
+        mut results: node::ReplayResults,
+    ) -> Result<(), capnp::Error> {
+        let outcome = leases::replay(&self, &params).await;
+        answer!(results, outcome, |batch| leases::fill_replay(
+            results.get(),
+            &batch
+        ));
+        Ok(())
+    }
+
+    async fn create_topic(
+        self: Rc<Self>,
+        params: node::CreateTopicParams,
+        mut results: node::CreateTopicResults,
+    ) -> Result<(), capnp::Error> {
+        let outcome = topics::create(&self, &params).await;
+        answer!(results, outcome, |topic| write_topic(
+            results.get().init_topic(),
+            &topic
+        ));
+        Ok(())
+    }
+
+    async fn list_topics(
+        self: Rc<Self>,
+        _: node::ListTopicsParams,
+        mut results: node::ListTopicsResults,
+    ) -> Result<(), capnp::Error> {
+        let all = topics::list(&self.shard.ctx);
+        let mut list = results.get().init_topics(list_len(all.len()));
+        for (index, topic) in (0u32..).zip(&all) {
+            write_topic(list.reborrow().get(index), topic);
+        }
+        Ok(())
+    }
+
+    async fn describe_topic(
+        self: Rc<Self>,
+        params: node::DescribeTopicParams,
+        mut results: node::DescribeTopicResults,
+    ) -> Result<(), capnp::Error> {
+        let name = params.get().and_then(|p| p.get_name());
+        let outcome = match text(name) {
+            Ok(name) => topics::describe(&self, &name).await,
+            Err(fault) => Err(fault),
+        };
+        answer!(results, outcome, |topic| write_topic(
+            results.get().init_topic(),
+            &topic
+        ));
+        Ok(())
+    }
+
+    async fn delete_topic(
+        self: Rc<Self>,
+        params: node::DeleteTopicParams,
+        mut results: node::DeleteTopicResults,
+    ) -> Result<(), capnp::Error> {
+        let outcome = match text(params.get().and_then(|p| p.get_name())) {
+            Ok(name) => topics::delete(&self, &name).await,
+            Err(fault) => Err(fault),
+        };
+        answer!(results, outcome, |()| ());
+        Ok(())
+    }
+
+    async fn members(
+        self: Rc<Self>,
+        _: node::MembersParams,
+        mut results: node::MembersResults,
+    ) -> Result<(), capnp::Error> {
+        let outcome = cluster::members(&self).await;
+        answer!(results, outcome, |view| {
+            let mut builder = results.get();
+            builder.set_leader(&view.leader);
+            builder.set_term(view.term);
+            builder.set_applied(view.applied);
+            let mut list = builder.init_members(list_len(view.members.len()));
+            for (index, member) in (0u32..).zip(&view.members) {
+                write_member(list.reborrow().get(index), member);
+            }
+        });
+        Ok(())
+    }
+
+    async fn moves(
+        self: Rc<Self>,
+        _: node::MovesParams,
+        mut results: node::MovesResults,
+    ) -> Result<(), capnp::Error> {
+        let view = moves::all(&self.shard).await;
+        let mut builder = results.get();
+        let mut running = builder.reborrow().init_moves(list_len(view.moves.len()));
+        for (index, one) in (0u32..).zip(&view.moves) {
+            write_move(running.reborrow().get(index), one);
+        }
+        let mut finished = builder.init_finished(list_len(view.finished.len()));
+        for (index, one) in (0u32..).zip(&view.finished) {
+            write_move(finished.reborrow().get(index), one);
+        }
+        Ok(())
+    }
+
+    async fn plan(
+        self: Rc<Self>,
+        _: node::PlanParams,
+        mut results: node::PlanResults,
+    ) -> Result<(), capnp::Error> {
+        let outcome = cluster::plan(&self, None).await;
+        answer!(results, outcome, |plan| {
+            let mut builder = results.get();
+            let mut steps = builder.reborrow().init_steps(list_len(plan.steps.len()));
+            for (index, step) in (0u32..).zip(&plan.steps) {
+                write_plan_step(steps.reborrow().get(index), step);
+            }
+            let mut notes = builder.init_notes(list_len(plan.notes.len()));
+            for (index, note) in (0u32..).zip(&plan.notes) {
+                notes.set(index, note);
+            }
+        });
+        Ok(())
+    }
+
+    async fn move_to(
+        self: Rc<Self>,
+        params: node::MoveToParams,
+        mut results: node::MoveToResults,
+    ) -> Result<(), capnp::Error> {
+        let outcome = moves::move_to(&self, &params).await;
+        answer!(results, outcome, |id| results.get().set_move_id(id.0));
+        Ok(())
+    }
+
+    async fn cancel_move(
+        self: Rc<Self>,
+        params: node::CancelMoveParams,
+        mut results: node::CancelMoveResults,
+    ) -> Result<(), capnp::Error> {
+        let outcome = moves::cancel(&self, &params).await;
+        answer!(results, outcome, |()| ());
+        Ok(())
+    }
+
+    async fn decommission(
+        self: Rc<Self>,
+        params: node::DecommissionParams,
+        mut results: node::DecommissionResults,
+    ) -> Result<(), capnp::Error> {
+        let outcome = cluster::decommission(&self, &params).await;
+        answer!(results, outcome, |plan| {
+            let mut builder = results.get();
+            let mut steps = builder.reborrow().init_steps(list_len(plan.steps.len()));
+            for (index, step) in (0u32..).zip(&plan.steps) {
+                write_plan_step(steps.reborrow().get(index), step);
+            }
+            let mut notes = builder.init_notes(list_len(plan.notes.len()));
+            for (index, note) in (0u32..).zip(&plan.notes) {
+                notes.set(index, note);
+            }
+        });
+        Ok(())
+    }
+
+    async fn throttle(
+        self: Rc<Self>,
+        params: node::ThrottleParams,
+        mut results: node::ThrottleResults,
+    ) -> Result<(), capnp::Error> {
+        let outcome = match params.get().map_err(malformed) {
+            Ok(p) => cluster::throttle(&self, p.get_set().then(|| p.get_bytes_per_s())).await,
+            Err(fault) => Err(fault),
+        };
+        answer!(results, outcome, |rate| results.get().set_bytes_per_s(rate));
+        Ok(())
+    }
+
+    async fn locate(
+        self: Rc<Self>,
+        params: node::LocateParams,
+        mut results: node::LocateResults,
+    ) -> Result<(), capnp::Error> {
+        let outcome = match text(params.get().and_then(|p| p.get_topic())) {
+            Ok(name) => topics::locate(&self.shard.ctx, &name).await,
+            Err(fault) => Err(fault),
+        };
+        answer!(results, outcome, |found| {
+            let mut builder = results.get();
+            write_topic(builder.reborrow().init_topic(), &found.topic);
+            let mut nodes = builder.init_nodes(list_len(found.nodes.len()));
+            for (index, member) in (0u32..).zip(&found.nodes) {
+                write_member(nodes.reborrow().get(index), member);
+            }
+        });
+        Ok(())
+    }
+
+    async fn peer(
+        self: Rc<Self>,
+        params: node::PeerParams,
+        mut results: node::PeerResults,
+    ) -> Result<(), capnp::Error> {
+        let outcome = match params.get().map_err(malformed) {
+            Ok(p) => match text(p.get_node()) {
+                Ok(node) => self.peer_of(&node, NodeIncarnation(p.get_incarnation())),
+                Err(fault) => Err(fault),
+            },
+            Err(fault) => Err(fault),
+        };
+        answer!(results, outcome, |server| results
+            .get()
+            .set_peer(capnp_rpc::new_client(server)));
+        Ok(())
+    }
+}

@@ -1,0 +1,101 @@
+//! Bounds of the data plane and of the RPC servers, each with its reason.
+//!
+//! What this file keeps true: no queue, task set, retry or wait of a shard is without a number
+//! here, and numbers that depend on one another are tied by assertions.
+
+use narad_core::defaults::{FREEZE_TTL_MS, HEARTBEAT_MS};
+use narad_wire::limits::{BATCH_MAX_BYTES, READ_MAX_BYTES};
+
+/// Requests of one shard that may be worked on at once; further ones wait in its channel. A parked
+/// consumer holds one, so this is also the bound of parked consumers that come from other shards.
+pub(crate) const SHARD_TASKS_MAX: usize = 4_096;
+/// Connections that one shard serves at once; further ones wait in the kernel's backlog.
+pub(crate) const CONNECTIONS_MAX: usize = 4_096;
+/// Calls of one connection that may run at once; further ones wait in the order they came. Enough
+/// to fill group commits, small enough that one client cannot take a shard's memory
+/// (calls x batch bytes).
+pub(crate) const CALLS_PER_CONNECTION: usize = 128;
+/// Calls of one connection that may wait for their turn; beyond that they are answered `busy`.
+pub(crate) const CALLS_WAITING_PER_CONNECTION: usize = 4_096;
+
+/// Partitions that one batch is offered to before it goes into the ingress WAL.
+pub(crate) const REROUTES_MAX: usize = 4;
+
+/// Consumers of one connection that may be parked at once: a peer parks one for each of its clients.
+pub(crate) const PARKED_PER_CONNECTION: usize = 1_024;
+/// Consumers that may be parked on one shard at once.
+pub(crate) const PARKED_MAX: usize = 8_192;
+
+/// Longest that a first append waits for its log to be made and told to Raft, in ms; afterwards the
+/// records go through the ingress WAL while the log is being made.
+pub(crate) const OPEN_WAIT_MS: u64 = 2_000;
+/// Longest that the mover's request to serve waits for the flip to be applied here, in ms.
+pub(crate) const FLIP_WAIT_MS: u64 = 5_000;
+/// Logs opened at once when a shard starts.
+pub(crate) const OPENS_AT_ONCE: usize = 8;
+/// Pause before an open, a salvage or a reclaim that failed is tried again, in ms.
+pub(crate) const RECONCILE_RETRY_MS: u64 = 1_000;
+/// Interval at which everything is compared with the metadata even when nothing changed, in ms: a
+/// safety net, every change wakes the loop by itself.
+pub(crate) const RECONCILE_TICK_MS: u64 = 2_000;
+
+/// How long a changed frontier may stay unwritten, in ms (DESIGN 6 promises 100).
+pub(crate) const FRONTIER_FLUSH_MS: u64 = 50;
+/// Frontiers written at once by one flush.
+pub(crate) const FLUSHES_AT_ONCE: usize = 16;
+/// Interval of the check of freezes and of proposals that are to be repeated, in ms. Far below the
+/// freeze's time-to-live.
+pub(crate) const SOURCE_TICK_MS: u64 = 250;
+/// Interval of retention, in ms.
+pub(crate) const RETENTION_TICK_MS: u64 = 10_000;
+/// Longest that closing logs may take when the node stops, in ms; what is not closed is recovered.
+pub(crate) const STOP_GRACE_MS: u64 = 10_000;
+/// Interval at which the ingress WAL's checkpoint is written, in ms; what is lost with it is only
+/// delivered again and recognised.
+pub(crate) const WAL_CHECKPOINT_MS: u64 = 500;
+
+/// Records that a salvage reads and puts into the WAL at once.
+pub(crate) const SALVAGE_RECORDS: usize = 4_096;
+/// Bytes that a salvage reads and puts into the WAL at once.
+pub(crate) const SALVAGE_BYTES: usize = 1 << 20;
+
+/// Most partitions of one topic that one consume visits on a shard before it answers with nothing.
+pub(crate) const CONSUME_ROUNDS: usize = 1;
+/// Longest sleep of a parked consumer before it looks again, in ms: a lease that ends wakes it
+/// earlier.
+pub(crate) const PARK_SLICE_MS: u64 = 1_000;
+/// How long one poll of another node parks there, in ms.
+pub(crate) const REMOTE_PARK_MS: u32 = 500;
+/// Most other nodes that one parked consumer polls at once.
+pub(crate) const REMOTE_POLLS_MAX: usize = 16;
+
+/// Deadline of a call to another node that answers from memory, in ms.
+pub(crate) const PEER_CALL_MS: u64 = 3_000;
+/// Deadline of a call to another node that waits for its disk, in ms.
+pub(crate) const PEER_APPEND_MS: u64 = 10_000;
+/// Deadline of best-effort figures from another node, in ms.
+pub(crate) const PEER_STATS_MS: u64 = 1_000;
+
+/// Records that one dispatch carries at most.
+pub(crate) const DISPATCH_RECORDS: usize = 4_096;
+/// Bytes that one dispatch carries at most; less than what a peer takes, whatever the record size.
+pub(crate) const DISPATCH_BYTES: usize = 2 << 20;
+/// Bytes of the WAL that the dispatcher holds in memory at most.
+pub(crate) const DISPATCH_WINDOW_BYTES: usize = 16 << 20;
+/// Records of the WAL that the dispatcher holds in memory at most.
+pub(crate) const DISPATCH_WINDOW_RECORDS: usize = 65_536;
+/// Dispatches in flight of one WAL.
+pub(crate) const DISPATCHES_AT_ONCE: usize = 64;
+
+/// Attempts of one record to reach the dead-letter topic at one expiry; the next expiry tries again.
+pub(crate) const DEAD_LETTER_BATCH: usize = 256;
+
+const _: () = {
+    assert!(DISPATCH_BYTES < BATCH_MAX_BYTES);
+    assert!(DISPATCH_BYTES <= DISPATCH_WINDOW_BYTES);
+    assert!(SALVAGE_BYTES < READ_MAX_BYTES);
+    assert!(FRONTIER_FLUSH_MS * 2 <= 100);
+    assert!(SOURCE_TICK_MS * 8 <= FREEZE_TTL_MS);
+    assert!(PEER_CALL_MS > HEARTBEAT_MS);
+    assert!((REMOTE_PARK_MS as u64) < PEER_CALL_MS);
+};

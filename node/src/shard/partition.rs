@@ -1,0 +1,325 @@
+//! One open partition: its log, the owner's side of a move, its leases, and the rules under which
+//! records get in.
+//!
+//! What this file keeps true: the metadata applied on this node is fed to the owner's machine
+//! before every check; nothing is queued in the log after the check said no, because nothing is
+//! awaited between the two; and the check is made again before an append is acknowledged (R8).
+
+use crate::clock::{mono_ms, wall_ms};
+use crate::context::NodeContext;
+use crate::messages::{PartitionStat, ReplayBatch, Unappended};
+use crate::shard::faults;
+use crate::shard::rate::RateMeter;
+use crate::shard::session::Sessions;
+use narad_core::ids::{CopyId, Offset, Origin, PartitionKey, RaftIndex, WalId, WalSeq};
+use narad_core::leases::LeaseTable;
+use narad_core::moves::{AckRefusal, AppendRefusal, SourceInput, SourcePartition, StopReason};
+use narad_storage::{AppendError, Appended, Log, Record};
+use narad_wire::error::WireFault;
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Instant;
+use tokio::sync::{Mutex, Notify};
+
+/// What an open partition wakes in its shard.
+#[derive(Clone)]
+pub(crate) struct Wakes {
+    /// Consumers of the topic.
+    pub(crate) arrivals: Rc<Notify>,
+    /// The reconcile loop.
+    pub(crate) reconcile: Rc<Notify>,
+    /// The flush of changed frontiers.
+    pub(crate) flush: Rc<Notify>,
+}
+
+/// An open partition of this shard.
+pub(crate) struct Partition {
+    pub(crate) copy: CopyId,
+    pub(crate) log: Log,
+    pub(crate) ctx: Arc<NodeContext>,
+    pub(crate) source: RefCell<SourcePartition>,
+    pub(crate) leases: RefCell<LeaseTable>,
+    pub(crate) sessions: RefCell<Sessions>,
+    pub(crate) writes: RefCell<RateMeter>,
+    pub(crate) wakes: Wakes,
+    /// Raft knows that this epoch's log was opened; before that nothing is acknowledged.
+    pub(crate) marked: Cell<bool>,
+    /// Set once, when this copy is not served any more.
+    pub(crate) stopped: RefCell<Option<StopReason>>,
+    fed: Cell<RaftIndex>,
+    in_flight: Cell<usize>,
+    idle: Notify,
+    dispatching: RefCell<HashMap<WalId, Rc<Mutex<()>>>>,
+}
+
+/// An append between its check and its acknowledgement.
+struct InFlight<'a>(&'a Partition);
+
+impl<'a> InFlight<'a> {
+    fn enter(partition: &'a Partition) -> Self {
+        partition.in_flight.set(partition.in_flight.get() + 1);
+        Self(partition)
+    }
+}
+
+impl Drop for InFlight<'_> {
+    fn drop(&mut self) {
+        let left = self.0.in_flight.get() - 1;
+        self.0.in_flight.set(left);
+        if left == 0 {
+            self.0.idle.notify_waiters();
+        }
+    }
+}
+
+impl Partition {
+    /// The owner's side of an opened log, under the metadata applied at this moment.
+    pub(crate) fn new(
+        ctx: Arc<NodeContext>,
+        log: Log,
+        leases: LeaseTable,
+        wakes: Wakes,
+        marked: bool,
+    ) -> Self {
+        let copy = log.copy();
+        let state = ctx.state();
+        let source = SourcePartition::open(
+            ctx.id.clone(),
+            copy,
+            state.applied,
+            state.assignment(copy.key),
+            mono_ms(),
+        );
+        Self {
+            copy,
+            log,
+            source: RefCell::new(source),
+            leases: RefCell::new(leases),
+            sessions: RefCell::default(),
+            writes: RefCell::default(),
+            wakes,
+            marked: Cell::new(marked),
+            stopped: RefCell::new(None),
+            fed: Cell::new(state.applied),
+            in_flight: Cell::new(0),
+            idle: Notify::new(),
+            dispatching: RefCell::default(),
+            ctx,
+        }
+    }
+
+    /// Which partition.
+    pub(crate) fn key(&self) -> PartitionKey {
+        self.copy.key
+    }
+
+    /// Tells the owner's machine what is applied on this node now.
+    pub(crate) fn follow(self: &Rc<Self>) {
+        let state = self.ctx.state();
+        if state.applied == self.fed.get() {
+            return;
+        }
+        self.fed.set(state.applied);
+        let assignment = state.assignment(self.key()).cloned();
+        if assignment
+            .as_ref()
+            .is_some_and(|a| a.owner == self.ctx.id && a.epoch == self.copy.epoch && a.opened)
+        {
+            self.marked.set(true);
+        }
+        self.step(SourceInput::AssignmentApplied {
+            index: state.applied,
+            assignment,
+        });
+    }
+
+    /// Whether consumers are served from here.
+    pub(crate) fn may_consume(self: &Rc<Self>) -> bool {
+        self.follow();
+        self.source.borrow().may_consume()
+    }
+
+    /// Whether an append may begin now.
+    pub(crate) fn check_append(self: &Rc<Self>) -> Result<(), WireFault> {
+        // The lease is read before the metadata: control publishes what is applied before it
+        // extends the lease that waited for it (R10).
+        let lease_until = self.ctx.lease.until();
+        self.follow();
+        let checked = self.source.borrow().may_append(mono_ms(), lease_until);
+        match checked {
+            Ok(()) if self.marked.get() => Ok(()),
+            Ok(()) => Err(faults::opening(self.key())),
+            Err(AppendRefusal::Frozen { .. }) => Err(faults::frozen(self.key())),
+            Err(AppendRefusal::NotOwner) => Err(faults::not_owner(&self.ctx.state(), self.key())),
+            Err(AppendRefusal::NoLease) => Err(faults::lease_lapsed(self.key())),
+        }
+    }
+
+    fn check_ack(self: &Rc<Self>) -> Result<(), WireFault> {
+        let lease_until = self.ctx.lease.until();
+        self.follow();
+        match self.source.borrow().may_ack(mono_ms(), lease_until) {
+            Ok(()) => Ok(()),
+            Err(AckRefusal::NotOwner | AckRefusal::NoLease) => {
+                Err(faults::unknown_append(self.key()))
+            }
+        }
+    }
+
+    /// Appends durably. The caller keeps the future alive: it is spawned where a client could drop it.
+    pub(crate) async fn append(
+        self: &Rc<Self>,
+        records: Vec<Record>,
+        origin: Option<Origin>,
+    ) -> Result<Appended, Unappended> {
+        if let Err(fault) = self.check_append() {
+            return Err(Unappended {
+                fault,
+                records: Some(records),
+            });
+        }
+        // Queued before anything is awaited: what was checked still holds.
+        let _in_flight = InFlight::enter(self);
+        let bytes = records.iter().map(record_bytes).sum::<usize>() as u64;
+        let failed = |error: AppendError| Unappended {
+            fault: faults::append_failed(self.key(), &error),
+            records: None,
+        };
+        let ticket = self.log.submit(records, origin).map_err(failed)?;
+        let began = Instant::now();
+        let appended = ticket.durable().await.map_err(failed)?;
+        self.ctx
+            .metrics
+            .commit_seconds
+            .observe(began.elapsed().as_secs_f64());
+        self.writes.borrow_mut().add(mono_ms(), bytes);
+        self.wakes.arrivals.notify_waiters();
+        self.check_ack().map_err(|fault| Unappended {
+            fault,
+            records: None,
+        })?;
+        Ok(appended)
+    }
+
+    /// Appends what of a dispatch is new. One dispatch of a WAL at a time: a repeated one waits for
+    /// the first, so that what it calls a duplicate is durable.
+    pub(crate) async fn append_dispatched(
+        self: &Rc<Self>,
+        wal: WalId,
+        records: Vec<(WalSeq, Record)>,
+    ) -> Result<(Offset, u32), WireFault> {
+        let turn = self
+            .dispatching
+            .borrow_mut()
+            .entry(wal)
+            .or_default()
+            .clone();
+        let _turn = turn.lock().await;
+        self.check_append()?;
+        if let Some(reason) = self.log.failed() {
+            return Err(faults::open_failed(self.copy, &reason));
+        }
+        let mark = self.log.mark(wal);
+        let all = records.len();
+        let last = records.last().map_or(WalSeq(0), |(seq, _)| *seq);
+        let fresh: Vec<Record> = records
+            .into_iter()
+            .filter(|(seq, _)| *seq > mark)
+            .map(|(_, record)| record)
+            .collect();
+        let duplicates = u32::try_from(all - fresh.len()).unwrap_or(u32::MAX);
+        if fresh.is_empty() {
+            self.check_ack()?;
+            return Ok((self.log.end(), duplicates));
+        }
+        let origin = Origin { wal, seq: last };
+        let appended = self
+            .append(fresh, Some(origin))
+            .await
+            .map_err(|unappended| unappended.fault)?;
+        Ok((appended.end, duplicates))
+    }
+
+    /// Waits until no append is between its check and its end. New ones must be refused by then.
+    pub(crate) async fn settle(&self) {
+        loop {
+            let idle = self.idle.notified();
+            if self.in_flight.get() == 0 {
+                break;
+            }
+            idle.await;
+        }
+        self.log.settle().await;
+    }
+
+    /// Reads without leases.
+    pub(crate) async fn replay(
+        self: &Rc<Self>,
+        from: Offset,
+        to: Offset,
+        max_records: usize,
+        max_bytes: usize,
+    ) -> Result<ReplayBatch, WireFault> {
+        if !self.may_consume() {
+            return Err(faults::not_owner(&self.ctx.state(), self.key()));
+        }
+        let from = from.max(self.log.start());
+        let hwm = self.log.hwm();
+        let upper = to.min(hwm);
+        let mut batch = ReplayBatch {
+            next: from,
+            start: self.log.start(),
+            hwm,
+            ..ReplayBatch::default()
+        };
+        if from >= upper {
+            return Ok(batch);
+        }
+        let wanted = usize::try_from(upper.0 - from.0).unwrap_or(usize::MAX);
+        let read = self
+            .log
+            .read(from, max_records.min(wanted), max_bytes)
+            .await
+            .map_err(|error| faults::read_failed(self.key(), &error))?;
+        batch.next = read.next.min(upper);
+        batch.skipped = read.skipped;
+        batch.records = read.records;
+        batch.records.retain(|(offset, _)| *offset < upper);
+        Ok(batch)
+    }
+
+    /// Counters.
+    pub(crate) fn stat(&self) -> PartitionStat {
+        PartitionStat {
+            copy: self.copy,
+            start: self.log.start(),
+            hwm: self.log.hwm(),
+            frontier: self.log.frontier(),
+            bytes: self.log.stats().bytes,
+        }
+    }
+
+    /// Deletes what retention allows.
+    pub(crate) async fn retain(self: &Rc<Self>) -> Result<(), narad_storage::StorageError> {
+        let state = self.ctx.state();
+        let Some(topic) = state.topics.get(&self.key().topic) else {
+            return Ok(());
+        };
+        let settings = &topic.settings;
+        if settings.retention_ms.is_none() && settings.retention_bytes.is_none() {
+            return Ok(());
+        }
+        let min_time = settings
+            .retention_ms
+            .map(|ms| narad_core::ids::WallMs(wall_ms().0.saturating_sub(ms)));
+        self.log.retain(min_time, settings.retention_bytes).await?;
+        Ok(())
+    }
+}
+
+/// Bytes of a record as limits count them: key and value.
+pub(crate) fn record_bytes(record: &Record) -> usize {
+    record.key.as_ref().map_or(0, Vec::len) + record.value.len()
+}

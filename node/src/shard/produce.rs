@@ -1,0 +1,353 @@
+//! Where produced records go: their partition here when it is open, another open partition of the
+//! topic here when it is not, and this shard's ingress WAL otherwise.
+//!
+//! What this file keeps true: a call ends after durable group commits, never waits for a move and
+//! never fails because of one; a record that was refused before anything was written goes on to the
+//! next place; one whose write has an unknown outcome is reported as such, not written twice behind
+//! the client's back. The caller runs this in a task of its own.
+
+use crate::clock::wall_ms;
+use crate::messages::{ShardRequest, Unappended};
+use crate::metrics::{ProduceLabel, ProduceOutcome};
+use crate::shard::faults;
+use crate::shard::limits::REROUTES_MAX;
+use crate::shard::lookup::lookup;
+use crate::shard::partition::record_bytes;
+use crate::shard::shard::Shard;
+use futures::future::join_all;
+use narad_core::ids::{Offset, PartitionIndex, PartitionKey, TopicId, WallMs};
+use narad_core::meta::Topic;
+use narad_core::routing::{Here, Route, Wish};
+use narad_storage::{Record, WalEntry};
+use narad_wire::error::WireFault;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::time::Instant;
+
+/// What became of one record.
+#[derive(Clone, Debug)]
+pub(crate) enum Placed {
+    /// Appended here.
+    Committed {
+        /// To this partition.
+        partition: PartitionIndex,
+        /// At this offset.
+        offset: Offset,
+    },
+    /// Durable in the ingress WAL; delivered to its partition's owner later.
+    Accepted,
+    /// Not taken.
+    Refused(WireFault),
+}
+
+/// A record with its place in the call.
+type Item = (usize, Record);
+
+/// Records of one call that go into one partition here.
+struct Direct {
+    partition: PartitionIndex,
+    items: Vec<Item>,
+}
+
+/// Places every record of a call and says where.
+pub(crate) async fn produce(
+    shard: &Rc<Shard>,
+    name: &str,
+    records: Vec<Record>,
+    named: Option<PartitionIndex>,
+) -> Result<Vec<Placed>, WireFault> {
+    let began = Instant::now();
+    let topic = lookup(&shard.ctx, name).await?;
+    if let Some(index) = named
+        && index.0 as usize >= topic.partitions.len()
+    {
+        let count = topic.partitions.len();
+        return Err(faults::unknown_partition(name, index, count));
+    }
+    let mut placed: Vec<Option<Placed>> = vec![None; records.len()];
+    let bytes: usize = records.iter().map(record_bytes).sum();
+    let items = check(&topic, records, &mut placed);
+    settle(&mut placed, place(shard, &topic, items, named).await);
+    let placed: Vec<Placed> = placed
+        .into_iter()
+        .map(|one| {
+            one.unwrap_or_else(|| {
+                Placed::Refused(faults::internal("produce", "a record has no outcome"))
+            })
+        })
+        .collect();
+    count(shard, &placed, bytes, began);
+    Ok(placed)
+}
+
+/// Refuses records over the topic's limit and gives the others their time.
+fn check(topic: &Topic, records: Vec<Record>, placed: &mut [Option<Placed>]) -> Vec<Item> {
+    let limit = topic.settings.max_record_bytes as usize;
+    let now = wall_ms();
+    let mut items = Vec::with_capacity(records.len());
+    for (index, mut record) in records.into_iter().enumerate() {
+        let size = record_bytes(&record);
+        if size > limit {
+            let fault = faults::too_large("bytes of a record", size, limit);
+            placed[index] = Some(Placed::Refused(fault));
+            continue;
+        }
+        if record.time == WallMs(0) {
+            record.time = now;
+        }
+        items.push((index, record));
+    }
+    items
+}
+
+/// Appends here what can be appended here, and keeps the rest in the WAL.
+async fn place(
+    shard: &Rc<Shard>,
+    topic: &Topic,
+    mut items: Vec<Item>,
+    named: Option<PartitionIndex>,
+) -> Outcomes {
+    let mut outcomes = Vec::new();
+    let mut closed: Vec<PartitionIndex> = Vec::new();
+    while !items.is_empty() {
+        let may_append = closed.len() < REROUTES_MAX;
+        let (direct, kept) = shard.route(topic, items, named, &closed, may_append);
+        let direct = join_all(
+            direct
+                .into_iter()
+                .map(|group| append(shard, topic.id, group)),
+        );
+        let (direct, kept) = futures::join!(direct, keep(shard, kept));
+        outcomes.extend(kept);
+        items = Vec::new();
+        for (partition, done, back) in direct {
+            outcomes.extend(done);
+            if !back.is_empty() {
+                let count = back.len() as u64;
+                shard.ctx.metrics.rerouted_records.inc_by(count);
+                closed.push(partition);
+                items.extend(back);
+            }
+        }
+    }
+    outcomes
+}
+
+type Outcomes = Vec<(usize, Placed)>;
+
+fn settle(placed: &mut [Option<Placed>], outcomes: Outcomes) {
+    for (index, outcome) in outcomes {
+        placed[index] = Some(outcome);
+    }
+}
+
+fn count(shard: &Shard, placed: &[Placed], bytes: usize, began: Instant) {
+    let metrics = &shard.ctx.metrics;
+    for (outcome, n) in [
+        (
+            ProduceOutcome::Committed,
+            placed
+                .iter()
+                .filter(|p| matches!(p, Placed::Committed { .. }))
+                .count(),
+        ),
+        (
+            ProduceOutcome::Accepted,
+            placed
+                .iter()
+                .filter(|p| matches!(p, Placed::Accepted))
+                .count(),
+        ),
+        (
+            ProduceOutcome::Refused,
+            placed
+                .iter()
+                .filter(|p| matches!(p, Placed::Refused(_)))
+                .count(),
+        ),
+    ] {
+        if n > 0 {
+            metrics
+                .produced_records
+                .get_or_create(&ProduceLabel { outcome })
+                .inc_by(n as u64);
+        }
+    }
+    metrics.produced_bytes.inc_by(bytes as u64);
+    metrics
+        .produce_seconds
+        .observe(began.elapsed().as_secs_f64());
+}
+
+/// Appends a group to its partition here. What was certainly not written comes back.
+async fn append(
+    shard: &Rc<Shard>,
+    topic: TopicId,
+    group: Direct,
+) -> (PartitionIndex, Outcomes, Vec<Item>) {
+    let partition = group.partition;
+    let key = PartitionKey { topic, partition };
+    let (indexes, records): (Vec<usize>, Vec<Record>) = group.items.into_iter().unzip();
+    match append_to(shard, key, records).await {
+        Ok(base) => {
+            let outcomes = (0u64..)
+                .zip(indexes)
+                .map(|(n, index)| {
+                    let offset = base.plus(n);
+                    (index, Placed::Committed { partition, offset })
+                })
+                .collect();
+            (partition, outcomes, Vec::new())
+        }
+        Err(Unappended {
+            fault,
+            records: None,
+        }) => {
+            let refused = |index| (index, Placed::Refused(fault.clone()));
+            let outcomes = indexes.into_iter().map(refused).collect();
+            (partition, outcomes, Vec::new())
+        }
+        Err(Unappended {
+            fault,
+            records: Some(records),
+        }) => {
+            tracing::debug!(%key, %fault, "a batch goes elsewhere");
+            let back = indexes.into_iter().zip(records).collect();
+            (partition, Vec::new(), back)
+        }
+    }
+}
+
+async fn append_to(
+    shard: &Rc<Shard>,
+    key: PartitionKey,
+    records: Vec<Record>,
+) -> Result<Offset, Unappended> {
+    if shard.is_mine(key) {
+        return shard.append_here(key, records).await;
+    }
+    shard
+        .ctx
+        .shard(key)
+        .ask(|answer| ShardRequest::Append {
+            key,
+            records,
+            answer,
+        })
+        .await
+        .unwrap_or_else(|_| {
+            Err(Unappended {
+                fault: faults::shutting_down(),
+                records: None,
+            })
+        })
+}
+
+/// Puts records into the ingress WAL.
+async fn keep(shard: &Rc<Shard>, kept: Vec<(usize, WalEntry)>) -> Outcomes {
+    if kept.is_empty() {
+        return Vec::new();
+    }
+    let (indexes, entries): (Vec<usize>, Vec<WalEntry>) = kept.into_iter().unzip();
+    let outcome = match shard.wal.append(entries).await {
+        Ok(_) => {
+            shard.dispatchers.arrived();
+            Placed::Accepted
+        }
+        Err(error) => Placed::Refused(faults::wal_failed(&error)),
+    };
+    indexes
+        .into_iter()
+        .map(|index| (index, outcome.clone()))
+        .collect()
+}
+
+impl Shard {
+    /// Appends to a partition of this shard; gives the records back when nothing was written.
+    pub(crate) async fn append_here(
+        self: &Rc<Self>,
+        key: PartitionKey,
+        records: Vec<Record>,
+    ) -> Result<Offset, Unappended> {
+        match self.open_for_use(key).await {
+            Ok(partition) => partition.append(records, None).await.map(|a| a.base),
+            Err(fault) => Err(Unappended {
+                fault,
+                records: Some(records),
+            }),
+        }
+    }
+
+    /// Says for each record whether it goes into a partition here or into the WAL. `closed` have
+    /// refused this call already.
+    fn route(
+        &self,
+        topic: &Topic,
+        items: Vec<Item>,
+        named: Option<PartitionIndex>,
+        closed: &[PartitionIndex],
+        may_append: bool,
+    ) -> (Vec<Direct>, Vec<(usize, WalEntry)>) {
+        let state = self.ctx.state();
+        // The latest view: an assignment may have changed since the call began.
+        let latest = state.topics.get(&topic.id).cloned();
+        let topic = latest.as_deref().unwrap_or(topic);
+        let open = |index: PartitionIndex| {
+            may_append
+                && !closed.contains(&index)
+                && topic.partitions[index.0 as usize]
+                    .target
+                    .as_ref()
+                    .is_none_or(|target| target.handoff.is_none())
+        };
+        let here = Here {
+            state: &state,
+            topic,
+            node: &self.ctx.id,
+            shard: self.index,
+            shards: u32::try_from(self.ctx.shards.len()).expect("shards fit u32"),
+            open: &open,
+        };
+        let unkeyed: usize = items
+            .iter()
+            .filter(|(_, record)| record.key.is_none())
+            .map(|(_, record)| record_bytes(record))
+            .sum();
+        let mut sticky = self.sticky.borrow_mut();
+        let sticky = sticky.entry(topic.id).or_default();
+        let mut any = None;
+        let mut direct: BTreeMap<PartitionIndex, Direct> = BTreeMap::new();
+        let mut kept = Vec::new();
+        for (index, record) in items {
+            let route = match (named, &record.key) {
+                (Some(partition), _) => here.route(Wish::Pinned(partition), 0, sticky),
+                (None, Some(key)) => here.route(Wish::Keyed(key), 0, sticky),
+                (None, None) => {
+                    *any.get_or_insert_with(|| here.route(Wish::Any, unkeyed as u64, sticky))
+                }
+            };
+            let (partition, pinned) = match route {
+                Route::Append(partition) => {
+                    let group = direct.entry(partition).or_insert_with(|| Direct {
+                        partition,
+                        items: Vec::new(),
+                    });
+                    group.items.push((index, record));
+                    continue;
+                }
+                Route::Wal { partition, pinned } => (partition, pinned),
+                Route::UnknownPartition { .. } => {
+                    unreachable!("the index was checked, and topics do not shrink")
+                }
+            };
+            let entry = WalEntry {
+                topic: topic.id,
+                partition,
+                pinned,
+                record,
+            };
+            kept.push((index, entry));
+        }
+        (direct.into_values().collect(), kept)
+    }
+}

@@ -1,0 +1,299 @@
+//! What other executors of this node ask a shard.
+//!
+//! What this file keeps true: each request is worked on in its own task, so one that waits (for a
+//! disk, for Raft, for records) delays no other; what is short and ordered (renewing a freeze,
+//! refreshing a session) is answered at once.
+
+use crate::messages::{LocalCopies, ShardRequest, ShardSummary};
+use crate::shard::faults;
+use crate::shard::limits::{FLIP_WAIT_MS, SHARD_TASKS_MAX};
+use crate::shard::shard::Shard;
+use crate::shard::task;
+use narad_core::copies::{Standing, has_log, standing};
+use narad_core::ids::{CopyId, PartitionKey};
+use narad_storage::layout;
+use narad_wire::error::WireFault;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::{Semaphore, mpsc};
+
+/// Answers requests until the senders are gone or the node stops.
+pub(crate) async fn serve(shard: Rc<Shard>, mut requests: mpsc::Receiver<ShardRequest>) {
+    let room = Arc::new(Semaphore::new(SHARD_TASKS_MAX));
+    let mut stop = shard.ctx.stop.clone();
+    loop {
+        let Ok(permit) = room.clone().acquire_owned().await else {
+            return;
+        };
+        let request = futures::select_biased! {
+            request = futures::FutureExt::fuse(Box::pin(requests.recv())) => request,
+            _ = futures::FutureExt::fuse(Box::pin(stop.wait_for(|stop| *stop))) => None,
+        };
+        let Some(request) = request else {
+            return;
+        };
+        let Some(slow) = shard.at_once(request) else {
+            continue;
+        };
+        let shard = shard.clone();
+        task::spawn("a shard request", async move {
+            let _permit = permit;
+            shard.in_time(slow).await;
+        });
+    }
+}
+
+impl Shard {
+    /// Answers what needs no waiting; gives back what does.
+    fn at_once(self: &Rc<Self>, request: ShardRequest) -> Option<ShardRequest> {
+        match request {
+            ShardRequest::RefreshCopy {
+                key,
+                move_id,
+                answer,
+            } => match self.opened(key) {
+                Ok(partition) => partition.refresh_copy(move_id, answer),
+                Err(fault) => drop(answer.send(Err(fault))),
+            },
+            ShardRequest::Freeze {
+                key,
+                move_id,
+                handoff_id,
+                answer,
+            } => match self.opened(key) {
+                Ok(partition) => partition.freeze(move_id, handoff_id, answer),
+                Err(fault) => drop(answer.send(Err(fault))),
+            },
+            ShardRequest::RenewFreeze {
+                key,
+                handoff_id,
+                answer,
+            } => match self.opened(key) {
+                Ok(partition) => partition.renew_freeze(handoff_id, answer),
+                Err(fault) => drop(answer.send(Err(fault))),
+            },
+            ShardRequest::CloseCopy {
+                key,
+                move_id,
+                answer,
+            } => match self.opened(key) {
+                Ok(partition) => partition.close_copy(move_id, answer),
+                Err(fault) => drop(answer.send(Err(fault))),
+            },
+            ShardRequest::Serves { copy, answer } => {
+                let serves = self
+                    .known_slot(copy.key)
+                    .and_then(|slot| slot.open())
+                    .is_some_and(|open| open.copy == copy && open.may_consume());
+                let _ = answer.send(serves);
+            }
+            ShardRequest::Stats { topic, answer } => {
+                let stats = self.open_of_topic(topic);
+                let _ = answer.send(stats.iter().map(|open| open.stat()).collect());
+            }
+            ShardRequest::Summary { answer } => drop(answer.send(self.summary())),
+            slow => return Some(slow),
+        }
+        None
+    }
+
+    async fn in_time(self: &Rc<Self>, request: ShardRequest) {
+        match request {
+            ShardRequest::Append {
+                key,
+                records,
+                answer,
+            } => {
+                let _ = answer.send(self.append_here(key, records).await);
+            }
+            ShardRequest::Dispatched {
+                key,
+                epoch,
+                wal,
+                records,
+                answer,
+            } => {
+                let result = match self.open_for_use(key).await {
+                    Ok(partition) if partition.copy.epoch == epoch => {
+                        partition.append_dispatched(wal, records).await
+                    }
+                    Ok(_) => Err(faults::not_owner(&self.ctx.state(), key)),
+                    Err(fault) => Err(fault),
+                };
+                let _ = answer.send(result);
+            }
+            ShardRequest::Consume {
+                topic,
+                max_records,
+                max_bytes,
+                visibility_ms,
+                wait_ms,
+                answer,
+            } => {
+                let wanted = crate::shard::delivery::Wanted {
+                    topic,
+                    max_records,
+                    max_bytes,
+                    visibility_ms,
+                };
+                self.consume(wanted, wait_ms, answer).await;
+            }
+            ShardRequest::Settle {
+                topic,
+                settle,
+                leases,
+                answer,
+            } => {
+                let results = self.settle_leases(topic, settle, &leases);
+                let _ = answer.send(results);
+            }
+            ShardRequest::Replay {
+                key,
+                from,
+                to,
+                max_records,
+                max_bytes,
+                answer,
+            } => {
+                let result = self.replay(key, from, to, max_records, max_bytes).await;
+                let _ = answer.send(result);
+            }
+            ShardRequest::OpenCopy {
+                key,
+                epoch,
+                move_id,
+                target,
+                answer,
+            } => match self.open_for_use(key).await {
+                Ok(partition) => partition.open_copy(epoch, move_id, target, answer),
+                Err(fault) => drop(answer.send(Err(fault))),
+            },
+            ShardRequest::CheckPrefix {
+                key,
+                move_id: _,
+                segment,
+                answer,
+            } => {
+                let result = match self.opened(key) {
+                    Ok(partition) => partition.check_prefix(segment).await,
+                    Err(fault) => Err(fault),
+                };
+                let _ = answer.send(result);
+            }
+            ShardRequest::CheckLocal { key, answer } => {
+                let _ = answer.send(self.check_local(key).await);
+            }
+            ShardRequest::Serve { copy, answer } => {
+                let _ = answer.send(self.serve_copy(copy).await);
+            }
+            ShardRequest::RefreshCopy { .. }
+            | ShardRequest::Freeze { .. }
+            | ShardRequest::RenewFreeze { .. }
+            | ShardRequest::CloseCopy { .. }
+            | ShardRequest::Serves { .. }
+            | ShardRequest::Stats { .. }
+            | ShardRequest::Summary { .. } => unreachable!("answered at once"),
+        }
+    }
+
+    async fn replay(
+        self: &Rc<Self>,
+        key: PartitionKey,
+        from: narad_core::ids::Offset,
+        to: narad_core::ids::Offset,
+        max_records: usize,
+        max_bytes: usize,
+    ) -> Result<crate::messages::ReplayBatch, WireFault> {
+        match self.opened(key) {
+            Ok(partition) => partition.replay(from, to, max_records, max_bytes).await,
+            Err(fault) => {
+                let state = self.ctx.state();
+                match state.assignment(key) {
+                    // Never appended to: there is nothing to read, and nothing is wrong.
+                    Some(assignment) if self.owns(assignment) && !has_log(assignment) => {
+                        Ok(crate::messages::ReplayBatch::default())
+                    }
+                    _ => Err(fault),
+                }
+            }
+        }
+    }
+
+    /// What of a partition is on this node's disk: the disk is asked, not memory, because the mover
+    /// installs without telling.
+    async fn check_local(&self, key: PartitionKey) -> LocalCopies {
+        let found = match layout::scan(&self.root).await {
+            Ok(found) => found,
+            Err(error) => {
+                tracing::error!(%key, %error, "the data directory cannot be read");
+                // Nothing is known, so nothing may be staged or installed.
+                return match self.copies.borrow().keys().find(|copy| copy.key == key) {
+                    Some(copy) => LocalCopies::Occupied { copy: *copy },
+                    None => LocalCopies::Unknown {
+                        copy: CopyId {
+                            key,
+                            epoch: narad_core::ids::Epoch(0),
+                        },
+                    },
+                };
+            }
+        };
+        let state = self.ctx.state();
+        let real = found.copies.iter().find(|found| found.copy.key == key);
+        match real {
+            None => LocalCopies::Clear,
+            Some(copy) => match standing(&self.ctx.id, &state, copy.copy, copy.install) {
+                Standing::Unknown => LocalCopies::Unknown { copy: copy.copy },
+                Standing::Ours | Standing::Ended(_) | Standing::TopicGone | Standing::Stray => {
+                    LocalCopies::Occupied { copy: copy.copy }
+                }
+            },
+        }
+    }
+
+    /// The mover has installed this copy and its flip is applied: serve it now.
+    async fn serve_copy(self: &Rc<Self>, copy: CopyId) -> Result<(), WireFault> {
+        let mut meta = self.ctx.meta.clone();
+        let applied = meta.wait_for(|state| {
+            state
+                .assignment(copy.key)
+                .is_none_or(|now| now.epoch >= copy.epoch)
+        });
+        let waited = glommio::timer::timeout(Duration::from_millis(FLIP_WAIT_MS), async {
+            Ok::<_, glommio::GlommioError<()>>(applied.await.is_ok())
+        });
+        if waited.await.is_err() {
+            return Err(faults::opening(copy.key));
+        }
+        let partition = self.open_slot(&self.slot(copy.key)).await?;
+        if partition.copy == copy {
+            Ok(())
+        } else {
+            Err(faults::not_owner(&self.ctx.state(), copy.key))
+        }
+    }
+
+    fn summary(&self) -> ShardSummary {
+        let state = self.ctx.state();
+        let held = self
+            .copies
+            .borrow()
+            .keys()
+            .filter(|copy| {
+                state
+                    .assignment(copy.key)
+                    .is_none_or(|a| a.epoch != copy.epoch || !self.owns(a))
+            })
+            .count();
+        ShardSummary {
+            undispatched: self.dispatchers.pending_records(),
+            held_copies: u32::try_from(held).unwrap_or(u32::MAX),
+            partition_bytes: self
+                .open_partitions()
+                .iter()
+                .map(|open| (open.key(), open.log.stats().bytes))
+                .collect(),
+        }
+    }
+}

@@ -1,0 +1,263 @@
+//! Copies that this node does not own any more: what only they hold is saved, then they go.
+//!
+//! What this file keeps true: nothing is destroyed on a local view (a barrier comes first); a copy
+//! is deleted by its identity (R2), after its records above the salvage point are durable in the
+//! ingress WAL (R9) and the new owner has said that it serves; an installed copy whose flip is not
+//! known is left to the mover (R3).
+
+use crate::shard::faults;
+use crate::shard::limits::{PEER_CALL_MS, RECONCILE_RETRY_MS, SALVAGE_BYTES, SALVAGE_RECORDS};
+use crate::shard::shard::Shard;
+use narad_core::copies::{Standing, salvage_point, standing};
+use narad_core::ids::{CopyId, Offset};
+use narad_core::meta::{Command, MetaState, Reply};
+use narad_storage::{Log, Record, WalEntry, layout};
+use narad_wire::error::{WireError, WireFault};
+use std::rc::Rc;
+use std::time::Duration;
+
+/// Why a copy stays for now.
+#[derive(Debug, thiserror::Error)]
+enum Stays {
+    #[error("{0}")]
+    Storage(#[from] narad_storage::StorageError),
+    #[error("its records cannot be put into the ingress WAL yet: {0}")]
+    Wal(#[from] narad_storage::AppendError),
+    #[error("it cannot be confirmed with the leader: {0}")]
+    Unconfirmed(#[from] crate::messages::ProposeError),
+    #[error("its new owner could not be asked: {0}")]
+    Owner(#[from] WireError),
+    #[error("its new owner does not serve yet")]
+    NotServed,
+    #[error("the leader's view is another one: {0:?}")]
+    Changed(Standing),
+    #[error("{0}")]
+    Fault(WireFault),
+}
+
+impl Shard {
+    /// Starts whatever is due for the copies on this shard's disk.
+    pub(crate) fn retire_copies(self: &Rc<Self>) {
+        let state = self.ctx.state();
+        let copies: Vec<_> = self
+            .copies
+            .borrow()
+            .iter()
+            .map(|(copy, install)| (*copy, *install))
+            .collect();
+        for (copy, install) in copies {
+            match standing(&self.ctx.id, &state, copy, install) {
+                Standing::Ours => {}
+                Standing::Ended(_) | Standing::TopicGone => {
+                    self.spawn_once(copy, async move |shard| shard.retire(copy).await);
+                }
+                Standing::Unknown => self.forget_moved_away(copy),
+                Standing::Stray => {
+                    if self.strays.borrow_mut().insert(copy) {
+                        tracing::error!(%copy, "this copy is not accounted for by the metadata; it is kept and not served");
+                    }
+                }
+            }
+        }
+        self.report_reclaimed(&state);
+    }
+
+    /// The mover may have rolled an install back.
+    fn forget_moved_away(&self, copy: CopyId) {
+        if !layout::partition_dir(&self.root, copy).exists() {
+            self.copies.borrow_mut().remove(&copy);
+        }
+    }
+
+    /// Ended epochs of this node that have no copy here any more (or never had one) are reported.
+    fn report_reclaimed(self: &Rc<Self>, state: &MetaState) {
+        for (key, assignment) in state.assignments() {
+            for ended in &assignment.ended {
+                let copy = CopyId {
+                    key,
+                    epoch: ended.epoch,
+                };
+                if ended.owner != self.ctx.id
+                    || !self.is_mine(key)
+                    || self.copies.borrow().contains_key(&copy)
+                {
+                    continue;
+                }
+                self.spawn_once(copy, async move |shard| {
+                    if let Err(stays) = shard.report_gone(copy).await {
+                        tracing::debug!(%copy, %stays, "not reported as reclaimed yet");
+                        glommio::timer::sleep(Duration::from_millis(RECONCILE_RETRY_MS)).await;
+                    }
+                });
+            }
+        }
+    }
+
+    async fn report_gone(self: &Rc<Self>, copy: CopyId) -> Result<(), Stays> {
+        let slot = self.slot(copy.key);
+        {
+            let _gate = slot.gate.lock().await;
+            self.close_gated(&slot, copy).await;
+        }
+        if layout::partition_dir(&self.root, copy).exists() {
+            self.copies.borrow_mut().entry(copy).or_insert(None);
+            return Ok(());
+        }
+        self.ctx.barrier().await?;
+        match standing(&self.ctx.id, &self.ctx.state(), copy, None) {
+            Standing::Ended(_) => self.mark_reclaimed(copy).await,
+            other => Err(Stays::Changed(other)),
+        }
+    }
+
+    async fn mark_reclaimed(&self, copy: CopyId) -> Result<(), Stays> {
+        let (_, reply) = self
+            .ctx
+            .propose(Command::MarkReclaimed {
+                key: copy.key,
+                epoch: copy.epoch,
+                owner: self.ctx.id.clone(),
+            })
+            .await?;
+        self.salvaged.borrow_mut().remove(&copy);
+        match reply {
+            Reply::Done { .. } => tracing::info!(%copy, "copy reclaimed"),
+            Reply::Refused { refusal } => {
+                tracing::info!(%copy, ?refusal, "the copy was reported as reclaimed before");
+            }
+        }
+        Ok(())
+    }
+
+    async fn retire(self: &Rc<Self>, copy: CopyId) {
+        if let Err(stays) = self.try_retire(copy).await {
+            tracing::info!(%copy, %stays, "the copy of an ended epoch stays for now");
+            glommio::timer::sleep(Duration::from_millis(RECONCILE_RETRY_MS)).await;
+        }
+    }
+
+    async fn try_retire(self: &Rc<Self>, copy: CopyId) -> Result<(), Stays> {
+        let slot = self.slot(copy.key);
+        let _gate = slot.gate.lock().await;
+        self.close_gated(&slot, copy).await;
+        let install = self.copies.borrow().get(&copy).copied().flatten();
+        match standing(&self.ctx.id, &self.ctx.state(), copy, install) {
+            Standing::TopicGone => {
+                self.ctx.barrier().await?;
+                let confirmed = standing(&self.ctx.id, &self.ctx.state(), copy, install);
+                if confirmed != Standing::TopicGone {
+                    return Err(Stays::Changed(confirmed));
+                }
+                self.delete(copy).await?;
+                tracing::info!(%copy, "copy of a deleted topic removed");
+                self.forget_slot(copy.key);
+                return Ok(());
+            }
+            Standing::Ended(ended) => {
+                if !self.salvaged.borrow().contains(&copy) {
+                    self.salvage(copy, salvage_point(ended.end)).await?;
+                    self.salvaged.borrow_mut().insert(copy);
+                }
+            }
+            other => return Err(Stays::Changed(other)),
+        }
+        self.ctx.barrier().await?;
+        let state = self.ctx.state();
+        let confirmed = standing(&self.ctx.id, &state, copy, install);
+        if !matches!(confirmed, Standing::Ended(_)) {
+            return Err(Stays::Changed(confirmed));
+        }
+        self.owner_serves(&state, copy).await?;
+        self.delete(copy).await?;
+        self.mark_reclaimed(copy).await
+    }
+
+    async fn delete(&self, copy: CopyId) -> Result<(), Stays> {
+        layout::delete_copy(&self.root, copy).await?;
+        self.copies.borrow_mut().remove(&copy);
+        Ok(())
+    }
+
+    /// Puts everything from `from` on into the ingress WAL, durably. Records may get there twice
+    /// when this is cut short; none is left out.
+    async fn salvage(&self, copy: CopyId, from: Offset) -> Result<(), Stays> {
+        let (log, report) = Log::open(&self.root, copy, &self.options).await?;
+        tracing::info!(%copy, %from, end = %log.end(), ?report, "salvage of an ended copy begins");
+        let result = self.salvage_log(&log, from).await;
+        if let Err(error) = log.close().await {
+            tracing::warn!(%copy, %error, "a salvaged copy did not close cleanly");
+        }
+        let (records, skipped) = result?;
+        if skipped > 0 {
+            tracing::error!(%copy, skipped, "records above the salvage point are corrupt and could not be saved");
+        }
+        tracing::info!(%copy, records, "salvage done: the records are in the ingress WAL");
+        Ok(())
+    }
+
+    async fn salvage_log(&self, log: &Log, from: Offset) -> Result<(u64, u64), Stays> {
+        let copy = log.copy();
+        let mut at = from.max(log.start());
+        let (mut saved, mut skipped) = (0, 0);
+        while at < log.hwm() {
+            let batch = log.read(at, SALVAGE_RECORDS, SALVAGE_BYTES).await?;
+            skipped += batch.skipped;
+            let entries: Vec<WalEntry> = batch
+                .records
+                .iter()
+                .map(|(_, record)| WalEntry {
+                    topic: copy.key.topic,
+                    partition: copy.key.partition,
+                    pinned: false,
+                    record: Record::clone(record),
+                })
+                .collect();
+            saved += entries.len() as u64;
+            if !entries.is_empty() {
+                self.wal.append(entries).await?;
+                self.dispatchers.arrived();
+            }
+            if batch.next <= at {
+                return Err(Stays::Fault(faults::internal(
+                    "salvage makes no progress",
+                    format!("at {at} of {copy}"),
+                )));
+            }
+            at = batch.next;
+        }
+        Ok((saved, skipped))
+    }
+
+    async fn owner_serves(&self, state: &MetaState, copy: CopyId) -> Result<(), Stays> {
+        let assignment = state
+            .assignment(copy.key)
+            .ok_or(Stays::Changed(Standing::TopicGone))?;
+        let current = CopyId {
+            key: copy.key,
+            epoch: assignment.epoch,
+        };
+        if assignment.owner == self.ctx.id {
+            let open = self.known_slot(copy.key).and_then(|slot| slot.open());
+            return match open {
+                Some(partition) if partition.copy == current => Ok(()),
+                _ => Err(Stays::NotServed),
+            };
+        }
+        let member = state
+            .members
+            .get(&assignment.owner)
+            .ok_or(Stays::NotServed)?;
+        let serves = crate::shard::peers::serves(
+            &self.pool,
+            member,
+            current,
+            Duration::from_millis(PEER_CALL_MS),
+        )
+        .await?;
+        if serves {
+            Ok(())
+        } else {
+            Err(Stays::NotServed)
+        }
+    }
+}
