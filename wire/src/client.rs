@@ -8,13 +8,21 @@
 
 mod admin;
 pub mod calls;
+mod consumer;
+mod deliver;
 mod handle;
+mod locator;
 mod model;
+mod producer;
+mod replayer;
 
 pub use crate::convert::Record;
 pub use crate::view::{
     FreezeSplitView, LocationView, MemberView, MembersView, MoveView, MovesView, NodeView,
     PartitionView, PlanStepView, PlanView, TopicSettingsView, TopicView,
 };
+pub use consumer::{Consumer, ConsumerOptions, Settled};
 pub use handle::{Client, ClientOptions};
 pub use model::{Delivery, Lease, Produced, ReplayBatch, Replayed};
+pub use producer::{Producer, ProducerOptions, Receipt};
+pub use replayer::Replay;

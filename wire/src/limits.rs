@@ -122,3 +122,62 @@ const _: () = {
     assert!(CLIENT_ATTEMPT_MS > CONNECT_DEADLINE_MS && CLIENT_DEADLINE_MS > 2 * CLIENT_ATTEMPT_MS);
     assert!(CLIENT_PAUSE_MS <= CLIENT_PAUSE_MAX_MS);
 };
+
+/// Records and bytes after which a producer sends a batch: large enough to share a group commit,
+/// small enough that several are under way.
+pub const PRODUCER_BATCH_RECORDS: usize = 2_000;
+/// See [`PRODUCER_BATCH_RECORDS`].
+pub const PRODUCER_BATCH_BYTES: usize = 1 << 20;
+/// How long a producer's batch waits for more records, in ms.
+pub const PRODUCER_LINGER_MS: u64 = 2;
+/// Batches of a producer on their way at a time.
+pub const PRODUCER_IN_FLIGHT: usize = 16;
+/// Most that may be set.
+pub const PRODUCER_IN_FLIGHT_MAX: usize = 1_024;
+/// Bytes that may wait in a producer.
+pub const PRODUCER_PENDING_BYTES: usize = 64 << 20;
+/// One attempt of a batch at one node, in ms.
+pub const PRODUCER_ATTEMPT_MS: u64 = 10_000;
+/// A batch without success for this long is given up, in ms: longer than a cluster needs to elect
+/// a leader and to declare a node dead.
+pub const PRODUCER_GIVE_UP_MS: u64 = 120_000;
+/// What a waiting record costs beside its bytes.
+pub const RECORD_COST_BYTES: usize = 128;
+/// Shortest time between two questions where a topic's partitions are, in ms.
+pub const LOCATE_PAUSE_MS: u64 = 100;
+/// A picture of the partitions older than this is asked for anew when it is used, in ms.
+pub const LOCATE_MAX_AGE_MS: u64 = 30_000;
+
+const _: () = {
+    assert!(PRODUCER_BATCH_RECORDS <= BATCH_MAX_RECORDS);
+    assert!(PRODUCER_BATCH_BYTES <= BATCH_MAX_BYTES);
+    assert!(PRODUCER_PENDING_BYTES >= 2 * PRODUCER_IN_FLIGHT * PRODUCER_BATCH_BYTES);
+    assert!(PRODUCER_GIVE_UP_MS > 2 * narad_core::defaults::DEAD_AFTER_MS);
+    assert!(PRODUCER_ATTEMPT_MS > CONNECT_DEADLINE_MS);
+};
+
+/// Records and bytes that a consumer asks for at a time.
+pub const CONSUMER_BATCH_RECORDS: u32 = 500;
+/// See [`CONSUMER_BATCH_RECORDS`].
+pub const CONSUMER_BATCH_BYTES: u32 = 1 << 20;
+/// How long a consumer's poll parks at a node, in ms: how long a poll of a former owner may linger.
+pub const CONSUMER_WAIT_MS: u32 = 5_000;
+/// How often a consumer looks where the partitions are, in ms.
+pub const CONSUMER_LOOK_MS: u64 = 1_000;
+/// Nodes that a consumer polls at a time.
+pub const CONSUMER_MAX_POLLERS: usize = 256;
+/// Failed polls in a row after which other nodes are asked for an owner's records.
+pub const CONSUMER_UNREACHABLE_FAILURES: u32 = 2;
+
+const _: () = {
+    assert!(CONSUMER_WAIT_MS <= WAIT_MAX_MS);
+    assert!(CONSUMER_BATCH_BYTES as usize <= READ_MAX_BYTES);
+    assert!((CONSUMER_WAIT_MS as u64) < narad_core::defaults::VISIBILITY_MS);
+};
+
+/// Records and bytes of one answer of a replay.
+pub const REPLAY_BATCH_RECORDS: u32 = 5_000;
+/// See [`REPLAY_BATCH_RECORDS`].
+pub const REPLAY_BATCH_BYTES: u32 = 2 << 20;
+
+const _: () = assert!(REPLAY_BATCH_BYTES as usize <= READ_MAX_BYTES);
