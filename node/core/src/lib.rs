@@ -12,6 +12,7 @@ pub mod copies;
 pub mod copy;
 pub mod defaults;
 pub mod ids;
+pub mod leases;
 pub mod meta;
 pub mod moves;
 pub mod planner;
