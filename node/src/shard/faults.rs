@@ -3,7 +3,7 @@
 //! What this file keeps true: one situation has one code and one wording, whichever interface it
 //! is answered through.
 
-use narad_core::ids::{CopyId, NodeId, PartitionIndex, PartitionKey};
+use narad_core::ids::{CopyId, PartitionIndex, PartitionKey, TopicId};
 use narad_core::meta::MetaState;
 use narad_storage::{AppendError, StorageError};
 use narad_wire::error::{ErrorCode, WireFault};
@@ -22,6 +22,15 @@ pub(crate) fn topic_gone(key: PartitionKey) -> WireFault {
     WireFault::new(
         ErrorCode::UnknownTopic,
         format!("the topic of partition {key} has been deleted"),
+    )
+    .hint("look the topic up again by its name")
+}
+
+/// The topic incarnation is gone.
+pub(crate) fn topic_id_gone(topic: TopicId) -> WireFault {
+    WireFault::new(
+        ErrorCode::UnknownTopic,
+        format!("topic incarnation {topic} has been deleted"),
     )
     .hint("look the topic up again by its name")
 }
@@ -194,16 +203,6 @@ pub(crate) fn stale_lease(key: PartitionKey) -> WireFault {
         format!("this lease of partition {key} has ended"),
     )
     .hint("the record is delivered again unless it was acked; nothing is lost")
-}
-
-/// The owner is marked dead.
-pub(crate) fn owner_dead(key: PartitionKey, owner: &NodeId) -> WireFault {
-    WireFault::new(
-        ErrorCode::Dead,
-        format!("the owner {owner} of partition {key} is marked dead"),
-    )
-    .hint("bring the node back, or wait until the partition is promoted elsewhere")
-    .retry_after_ms(1_000)
 }
 
 /// The node is stopping.

@@ -59,8 +59,9 @@ pub(crate) const SALVAGE_RECORDS: usize = 4_096;
 /// Bytes that a salvage reads and puts into the WAL at once.
 pub(crate) const SALVAGE_BYTES: usize = 1 << 20;
 
-/// Most partitions of one topic that one consume visits on a shard before it answers with nothing.
-pub(crate) const CONSUME_ROUNDS: usize = 1;
+/// Shortest sleep of a parked consumer, in ms: a record that is due and cannot be delivered must not
+/// make it spin.
+pub(crate) const PARK_MIN_MS: u64 = 10;
 /// Longest sleep of a parked consumer before it looks again, in ms: a lease that ends wakes it
 /// earlier.
 pub(crate) const PARK_SLICE_MS: u64 = 1_000;

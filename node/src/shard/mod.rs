@@ -5,6 +5,7 @@
 //! capture exclude each other without locks; everything acknowledged is durable; what this node
 //! does not own any more is saved before it goes.
 
+mod dead_letter;
 mod delivery;
 mod dispatcher;
 mod executor;

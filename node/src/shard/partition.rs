@@ -41,6 +41,8 @@ pub(crate) struct Partition {
     pub(crate) ctx: Arc<NodeContext>,
     pub(crate) source: RefCell<SourcePartition>,
     pub(crate) leases: RefCell<LeaseTable>,
+    /// Held while records are taken out of the lease table and read.
+    pub(crate) delivery: Mutex<()>,
     pub(crate) sessions: RefCell<Sessions>,
     pub(crate) writes: RefCell<RateMeter>,
     pub(crate) wakes: Wakes,
@@ -97,6 +99,7 @@ impl Partition {
             log,
             source: RefCell::new(source),
             leases: RefCell::new(leases),
+            delivery: Mutex::new(()),
             sessions: RefCell::default(),
             writes: RefCell::default(),
             wakes,
