@@ -5,7 +5,7 @@
 
 use super::limits::{BACKOFF_FIRST, BACKOFF_MAX, MAX_MESSAGE_BYTES, SNAPSHOT_CHUNK_BYTES};
 use super::runtime::GlommioRuntime;
-use super::types::{RaftNodeId, RaftPeer, Snapshot, TypeConfig, Vote};
+use super::types::{RaftNodeId, RaftPeer, Snapshot, StoredMembership, TypeConfig, Vote};
 use super::wire::{
     ChunkHeader, ChunkReply, RaftMessage, RaftMessageKind, encode_chunk, from_bytes, to_bytes,
 };
@@ -22,6 +22,8 @@ use openraft::{AsyncRuntime, OptionalSend, RPCTypes};
 use rand::Rng;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::future::Future;
 use std::pin::pin;
 use std::rc::Rc;
@@ -55,16 +57,44 @@ pub trait RaftTransport: 'static {
     ) -> LocalBoxFuture<'a, Result<Vec<u8>, TransportError>>;
 }
 
+/// Where the members are now. openraft hands a client the address once, when a replication stream starts; a member
+/// that moves later is found here.
+#[derive(Clone, Default)]
+pub struct AddressBook(Rc<RefCell<BTreeMap<RaftNodeId, String>>>);
+
+impl AddressBook {
+    /// Replaces all addresses by those of `membership`.
+    pub fn replace(&self, membership: &StoredMembership) {
+        let now = membership
+            .nodes()
+            .map(|(id, peer)| (id.clone(), peer.addr.clone()));
+        *self.0.borrow_mut() = now.collect();
+    }
+
+    fn of(&self, id: &RaftNodeId) -> Option<String> {
+        self.0.borrow().get(id).cloned()
+    }
+}
+
 /// Makes one [`PeerClient`] a peer and purpose.
 pub struct PeerFactory {
     node_id: RaftNodeId,
     transport: Rc<dyn RaftTransport>,
+    book: AddressBook,
 }
 
 impl PeerFactory {
-    /// `node_id` is this node.
-    pub fn new(node_id: RaftNodeId, transport: Rc<dyn RaftTransport>) -> PeerFactory {
-        PeerFactory { node_id, transport }
+    /// `node_id` is this node; `book` is kept current by the caller.
+    pub fn new(
+        node_id: RaftNodeId,
+        transport: Rc<dyn RaftTransport>,
+        book: AddressBook,
+    ) -> PeerFactory {
+        PeerFactory {
+            node_id,
+            transport,
+            book,
+        }
     }
 }
 
@@ -72,12 +102,12 @@ impl RaftNetworkFactory<TypeConfig> for PeerFactory {
     type Network = PeerClient;
 
     async fn new_client(&mut self, target: RaftNodeId, node: &RaftPeer) -> PeerClient {
-        let (node_id, transport) = (self.node_id.clone(), self.transport.clone());
         PeerClient {
-            node_id,
+            node_id: self.node_id.clone(),
             target,
             addr: node.addr.clone(),
-            transport,
+            transport: self.transport.clone(),
+            book: self.book.clone(),
         }
     }
 }
@@ -86,8 +116,10 @@ impl RaftNetworkFactory<TypeConfig> for PeerFactory {
 pub struct PeerClient {
     node_id: RaftNodeId,
     target: RaftNodeId,
+    /// Where it was when this client was made.
     addr: String,
     transport: Rc<dyn RaftTransport>,
+    book: AddressBook,
 }
 
 type Rpc<T> = Result<T, RPCError<TypeConfig>>;
@@ -107,12 +139,13 @@ impl PeerClient {
             ))
             .into());
         }
-        let call = self.transport.call(
-            &self.target.0,
-            &self.addr,
-            RaftMessage { kind, body },
-            deadline,
-        );
+        let addr = self
+            .book
+            .of(&self.target)
+            .unwrap_or_else(|| self.addr.clone());
+        let call = self
+            .transport
+            .call(&self.target.0, &addr, RaftMessage { kind, body }, deadline);
         // The transport is told the deadline; this keeps the promise if it does not.
         let answer = GlommioRuntime::timeout(deadline, call)
             .await

@@ -8,11 +8,12 @@ use super::limits::{
     SNAPSHOT_CHUNK_TIMEOUT_MS,
 };
 use super::machine::{Machine, MachineAdaptor};
-use super::network::{PeerFactory, RaftTransport};
+use super::network::{AddressBook, PeerFactory, RaftTransport};
 use super::receive::Arriving;
 use super::runtime::GlommioRuntime;
 use super::store::{self, LogStore, StoreError};
 use super::types::{Proposal, RaftNodeId, RaftPeer, TypeConfig};
+use openraft::async_runtime::watch::WatchReceiver;
 use openraft::error::{
     ClientWriteError, ForwardToLeader, InitializeError, LinearizableReadError, RaftError,
 };
@@ -222,7 +223,8 @@ impl<M: Machine> RaftNode<M> {
         let (progress, applied) = watch::channel(None);
         let adaptor = MachineAdaptor::new(machine.clone(), opened.snapshot, progress);
         let id = RaftNodeId(options.node_id.clone());
-        let network = PeerFactory::new(id.clone(), transport.clone());
+        let book = AddressBook::default();
+        let network = PeerFactory::new(id.clone(), transport.clone(), book.clone());
         let log = opened.log.clone();
         let raft = Raft::new(id, config, network, opened.log, adaptor).await;
         let raft = raft.map_err(|error| StartError::Raft {
@@ -240,8 +242,28 @@ impl<M: Machine> RaftNode<M> {
                 arriving: RefCell::default(),
             }),
         };
+        node.follow_addresses(book);
         node.elect_if_alone().await;
         Ok(node)
+    }
+
+    /// Keeps `book` at the newest membership, committed or not, until Raft ends.
+    fn follow_addresses(&self, book: AddressBook) {
+        let mut metrics = self.inner.raft.server_metrics();
+        glommio::spawn_local(async move {
+            let mut known = None;
+            loop {
+                let members = metrics.borrow_and_update().membership_config.clone();
+                if known != Some(*members.log_id()) {
+                    known = Some(*members.log_id());
+                    book.replace(&members);
+                }
+                if metrics.changed().await.is_err() {
+                    return;
+                }
+            }
+        })
+        .detach();
     }
 
     /// A cluster of one needs nobody's silence before it elects itself.

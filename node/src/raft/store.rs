@@ -5,8 +5,10 @@
 //! The formats are described in `node/docs/raft-log.md`.
 
 pub mod error;
+mod files;
 pub mod frame;
 pub mod log;
+mod memory;
 pub mod recover;
 mod segments;
 pub mod slots;

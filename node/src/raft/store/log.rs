@@ -4,111 +4,21 @@
 //! next one; the first failed write or sync stops the log for good, and nothing is confirmed after it.
 
 use super::error::StoreError;
+use super::memory::{Batch, Memory, Place, Record};
 use super::recover::{Located, Recovered};
 use super::segments::Segments;
 use super::slots::SlotFile;
-use crate::raft::limits::{APPEND_BUDGET_BYTES, ENTRY_CACHE_BYTES, MAX_ENTRY_BYTES};
+use crate::raft::limits::{APPEND_BUDGET_BYTES, MAX_ENTRY_BYTES};
 use crate::raft::types::{Entry, LogId, TypeConfig, Vote};
-use glommio::io::{BufferedFile, Directory};
 use openraft::storage::{IOFlushed, LogState, RaftLogStorage};
 use openraft::{OptionalSend, RaftLogReader};
 use std::cell::RefCell;
-use std::collections::VecDeque;
 use std::fmt::Debug;
 use std::io;
 use std::ops::{Bound, RangeBounds};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use tokio::sync::Mutex;
-
-/// Where an entry is on disk.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Place {
-    pub(super) segment: u64,
-    pub(super) offset: u64,
-}
-
-/// One entry of the log.
-struct Record {
-    id: LogId,
-    json_len: u32,
-    /// `None` until it is synced.
-    place: Option<Place>,
-    /// Decoded, while the cache has room or it is not yet on disk.
-    entry: Option<Entry>,
-}
-
-/// Entries of one append that wait for the next sync.
-struct Batch {
-    entries: Vec<(u64, Vec<u8>)>,
-    done: IOFlushed<TypeConfig>,
-}
-
-/// The log in memory. Nothing here awaits.
-#[derive(Default)]
-struct Memory {
-    records: VecDeque<Record>,
-    purged: Option<LogId>,
-    vote: Option<Vote>,
-    committed: Option<LogId>,
-    waiting: Vec<Batch>,
-    flusher_runs: bool,
-    cached_bytes: usize,
-    /// First index whose entry may still be cached.
-    cached_from: u64,
-    /// Everything below this index is synced.
-    synced_next: u64,
-    stopped: Option<String>,
-}
-
-impl Memory {
-    fn first(&self) -> u64 {
-        self.records
-            .front()
-            .map_or_else(|| self.next(), |record| record.id.index)
-    }
-
-    fn next(&self) -> u64 {
-        let after_purge = self.purged.as_ref().map_or(0, |id| id.index + 1);
-        self.records
-            .back()
-            .map_or(after_purge, |record| record.id.index + 1)
-    }
-
-    fn record(&mut self, index: u64) -> Option<&mut Record> {
-        let at = index.checked_sub(self.first())?;
-        self.records.get_mut(usize::try_from(at).ok()?)
-    }
-
-    fn check(&self) -> Result<(), StoreError> {
-        self.stopped
-            .clone()
-            .map_or(Ok(()), |why| Err(StoreError::Stopped(why)))
-    }
-
-    /// Drops decoded entries, oldest first, until the cache fits.
-    fn evict(&mut self) {
-        while self.cached_bytes > ENTRY_CACHE_BYTES && self.cached_from < self.next() {
-            let index = self.cached_from.max(self.first());
-            let Some(record) = self.record(index).filter(|record| record.place.is_some()) else {
-                return;
-            };
-            let freed = if record.entry.take().is_some() {
-                record.json_len as usize
-            } else {
-                0
-            };
-            self.cached_bytes -= freed;
-            self.cached_from = index + 1;
-        }
-    }
-
-    fn forget(&mut self, record: &Record) {
-        if record.entry.is_some() {
-            self.cached_bytes -= record.json_len as usize;
-        }
-    }
-}
 
 /// The files, used by one operation at a time.
 struct Disk {
@@ -125,45 +35,6 @@ pub struct LogStore {
     /// Apart from `disk`, so that a commit mark never waits for a sync.
     committed: Rc<Mutex<SlotFile>>,
     dir: Rc<PathBuf>,
-}
-
-/// Syncs a directory.
-pub(super) async fn sync_dir(dir: &Path) -> Result<(), StoreError> {
-    let open = Directory::open(dir)
-        .await
-        .map_err(StoreError::io(dir, "open the directory"))?;
-    open.sync()
-        .await
-        .map_err(StoreError::io(dir, "sync the directory"))?;
-    open.close()
-        .await
-        .map_err(StoreError::io(dir, "close the directory"))
-}
-
-/// Writes all of `bytes` at `at`.
-pub(super) async fn write_all(
-    file: &BufferedFile,
-    path: &Path,
-    mut bytes: Vec<u8>,
-    mut at: u64,
-) -> Result<(), StoreError> {
-    while !bytes.is_empty() {
-        let len = bytes.len();
-        let rest = bytes.clone();
-        let written = file
-            .write_at(bytes, at)
-            .await
-            .map_err(StoreError::io(path, "write"))?;
-        if written == 0 {
-            return Err(StoreError::io(path, "write")(io::Error::from(
-                io::ErrorKind::WriteZero,
-            )));
-        }
-        assert!(written <= len, "the kernel wrote more than it was given");
-        at += written as u64;
-        bytes = rest[written..].to_vec();
-    }
-    Ok(())
 }
 
 impl LogStore {

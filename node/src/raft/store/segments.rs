@@ -5,8 +5,9 @@
 //! synced, so that a crash never leaves a hole.
 
 use super::error::StoreError;
+use super::files::{sync_dir, write_all};
 use super::frame::{self, SegmentHeader};
-use super::log::{Place, sync_dir, write_all};
+use super::memory::Place;
 use super::recover::{FoundSegment, segment_path};
 use crate::raft::limits::SEGMENT_BYTES;
 use glommio::io::{BufferedFile, OpenOptions};

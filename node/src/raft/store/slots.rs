@@ -164,7 +164,7 @@ impl SlotFile {
             .buffered_open(path)
             .await;
         let file = file.map_err(StoreError::io(path, "open"))?;
-        super::log::sync_dir(path.parent().expect("a file in a directory")).await?;
+        super::files::sync_dir(path.parent().expect("a file in a directory")).await?;
         Ok(SlotFile {
             path: path.to_owned(),
             file,
@@ -194,7 +194,7 @@ impl SlotFile {
     }
 
     async fn write(&self, slot: u64, json: &[u8]) -> Result<(), StoreError> {
-        super::log::write_all(
+        super::files::write_all(
             &self.file,
             &self.path,
             encode(self.sequence, json),

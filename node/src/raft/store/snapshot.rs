@@ -4,7 +4,7 @@
 //! snapshot never replaces a newer one; the log is only purged behind a snapshot that is durable here.
 
 use super::error::StoreError;
-use super::log::{sync_dir, write_all};
+use super::files::{sync_dir, write_all};
 use crate::raft::limits::MAX_SNAPSHOT_BYTES;
 use crate::raft::types::{Snapshot, SnapshotMeta};
 use glommio::io::OpenOptions;

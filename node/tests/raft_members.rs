@@ -1,0 +1,198 @@
+//! Members that come and go: snapshots to joiners, learners that become voters, voters that leave.
+
+mod raft_support;
+
+use narad::raft::limits::{MAX_MESSAGE_BYTES, MAX_PROPOSAL_BYTES};
+use narad::raft::{MembershipError, RaftNode};
+use raft_support::*;
+
+const THREE: [&str; 3] = ["a", "b", "c"];
+
+/// Waits until `node` has the log of the leader.
+async fn caught_up(nodes: &[RaftNode<Ledger>], node: &RaftNode<Ledger>) {
+    let index = leader(nodes).await.read_barrier().await.unwrap();
+    node.wait_applied(index, HANG).await.unwrap();
+}
+
+#[test]
+fn a_joiner_gets_a_snapshot_then_votes_then_leaves() {
+    run(async {
+        let mut cluster = Cluster::new("join");
+        cluster.snapshot_every = 40;
+        cluster.keep_entries = 10;
+        let mut nodes = cluster.found(&THREE).await;
+        // Three megabytes of state: several chunks.
+        for number in 0..100 {
+            write(&nodes, &format!("{number:03}{}", "x".repeat(8_000))).await;
+        }
+        let lead = leader(&nodes).await;
+        until("the log is purged", || {
+            lead.status().purged.is_some_and(|purged| purged > 40)
+        })
+        .await;
+        let status = lead.status();
+        assert!(status.snapshot >= status.purged);
+        let segment_bytes: u64 = std::fs::read_dir(cluster.options(lead.id()).dir)
+            .unwrap()
+            .count() as u64;
+        assert!(segment_bytes > 0);
+
+        let joiner = cluster.start("d").await;
+        lead.add_learner("d", peer("d")).await.unwrap();
+        lead.add_learner("d", peer("d"))
+            .await
+            .expect("again is the same");
+        caught_up(&nodes, &joiner).await;
+        assert!(
+            joiner.machine().borrow().restores >= 1,
+            "it came by snapshot"
+        );
+        assert!(cluster.net.chunks.get() > 1, "in several chunks");
+        assert_eq!(texts(&joiner), texts(&lead));
+        assert_eq!(joiner.membership().learners.len(), 1);
+        assert!(matches!(
+            lead.promote("nobody").await,
+            Err(MembershipError::Invalid(_))
+        ));
+
+        lead.promote("d").await.unwrap();
+        lead.promote("d").await.expect("again is the same");
+        let members = lead.membership();
+        assert_eq!(
+            (members.voters.len(), members.learners.len(), members.joint),
+            (4, 0, false)
+        );
+        nodes.push(joiner);
+        write(&nodes, "four").await;
+
+        // The snapshot that came in is on its disk: it starts from there.
+        let joiner = nodes.pop().unwrap();
+        cluster.stop(joiner).await;
+        write(&nodes, "without d").await;
+        cluster.cut("d");
+        let joiner = cluster.start("d").await;
+        assert_eq!(joiner.machine().borrow().restores, 1);
+        assert!(texts(&joiner).len() >= 60);
+        cluster.heal();
+        nodes.push(joiner);
+        converge(&nodes).await;
+
+        let lead = leader(&nodes).await;
+        let leaves = THREE.into_iter().find(|id| *id != lead.id()).unwrap();
+        lead.remove_voter(leaves).await.unwrap();
+        assert!(!lead.membership().contains(leaves), "gone, not a learner");
+        assert_eq!(lead.membership().voters.len(), 3);
+        let at = nodes.iter().position(|node| node.id() == leaves).unwrap();
+        cluster.stop(nodes.remove(at)).await;
+        lead.transfer_leader("d", HANG).await.unwrap();
+        write(&nodes, "led by d").await;
+        assert_eq!(converge(&nodes).await.last().unwrap(), "led by d");
+        assert!(cluster.net.largest.get() <= MAX_MESSAGE_BYTES);
+    });
+}
+
+#[test]
+fn a_learner_can_be_removed_and_a_member_can_move() {
+    run(async {
+        let cluster = Cluster::new("learner");
+        let nodes = cluster.found(&THREE).await;
+        let lead = leader(&nodes).await;
+        lead.add_learner("d", peer("d"))
+            .await
+            .expect("a learner need not be up");
+        assert!(matches!(
+            lead.remove_learner("a").await,
+            Err(MembershipError::Invalid(_))
+        ));
+        lead.remove_learner("d").await.unwrap();
+        assert!(!lead.membership().contains("d"));
+        for (id, address) in [("", "x:1"), ("e", "")] {
+            let peer = narad::raft::RaftPeer {
+                addr: address.to_owned(),
+            };
+            assert!(matches!(
+                lead.add_learner(id, peer).await,
+                Err(MembershipError::Invalid(_))
+            ));
+        }
+        lead.add_learner(
+            "d",
+            narad::raft::RaftPeer {
+                addr: "old.test:1".to_owned(),
+            },
+        )
+        .await
+        .unwrap();
+        lead.set_address("d", peer("d")).await.unwrap();
+        assert_eq!(lead.membership().peer("d"), Some(&peer("d")));
+        let joiner = cluster.start("d").await;
+        write(&nodes, "x").await;
+        caught_up(&nodes, &joiner).await;
+    });
+}
+
+#[test]
+fn long_entries_to_a_follower_that_lags_stay_within_a_message() {
+    run(async {
+        let cluster = Cluster::new("long");
+        let mut nodes = cluster.found(&THREE).await;
+        write(&nodes, "x").await;
+        let lead = leader(&nodes).await;
+        let at = nodes
+            .iter()
+            .position(|node| node.id() != lead.id())
+            .unwrap();
+        let gone = nodes.remove(at);
+        let id = gone.id().to_owned();
+        cluster.stop(gone).await;
+        for number in 0..12u8 {
+            // Worst case on the wire: every byte of it doubles.
+            lead.propose(vec![
+                if number % 2 == 0 { 0xff } else { b'"' };
+                MAX_PROPOSAL_BYTES
+            ])
+            .await
+            .unwrap();
+        }
+        nodes.push(cluster.start(&id).await);
+        let index = lead.read_barrier().await.unwrap();
+        nodes
+            .last()
+            .unwrap()
+            .wait_applied(index, HANG)
+            .await
+            .unwrap();
+        assert_eq!(
+            nodes.last().unwrap().machine().borrow().applied,
+            lead.machine().borrow().applied
+        );
+        assert!(cluster.net.largest.get() <= MAX_MESSAGE_BYTES);
+        assert!(cluster.net.largest.get() > MAX_PROPOSAL_BYTES);
+    });
+}
+
+#[test]
+fn a_removed_node_does_not_disturb_the_others() {
+    run(async {
+        let cluster = Cluster::new("removed");
+        let nodes = cluster.found(&THREE).await;
+        write(&nodes, "x").await;
+        let lead = leader(&nodes).await;
+        let leaves = nodes.iter().find(|node| node.id() != lead.id()).unwrap();
+        lead.remove_voter(leaves.id()).await.unwrap();
+        let term = lead.confirm_leadership().await.unwrap();
+        // It never heard that it was removed; it keeps asking for votes for several election times.
+        glommio::timer::sleep(std::time::Duration::from_secs(4)).await;
+        let rest: Vec<_> = nodes
+            .iter()
+            .filter(|node| node.id() != leaves.id())
+            .cloned()
+            .collect();
+        write(&rest, "y").await;
+        assert_eq!(
+            leader(&rest).await.confirm_leadership().await,
+            Ok(term),
+            "no election was forced"
+        );
+    });
+}
