@@ -1,2 +1,78 @@
-//! x
-fn main() {}
+//! The `narad-bench` program.
+//!
+//! What this file keeps true: 0 when the run is good, 1 when a record is lost or the run failed, 2
+//! for wrong usage.
+
+use clap::{Parser, Subcommand};
+use narad_bench::check::{self, CheckArgs};
+use narad_bench::servers::Servers;
+use narad_bench::stop::Stop;
+use std::process::ExitCode;
+use std::rc::Rc;
+
+/// Measures and checks a Narad cluster from outside.
+#[derive(Debug, Parser)]
+#[command(version, about, max_term_width = 100, arg_required_else_help = true)]
+struct Cli {
+    /// Machine-readable output: one JSON document
+    #[arg(long, global = true)]
+    json: bool,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Load on a running cluster, with proof by content that nothing is lost
+    Check {
+        /// Nodes to use in turn, HOST:PORT[,HOST:PORT…]
+        #[arg(
+            long,
+            env = "NARAD_SERVER",
+            value_delimiter = ',',
+            default_value = "127.0.0.1:7420"
+        )]
+        server: Vec<String>,
+        #[command(flatten)]
+        args: CheckArgs,
+    },
+}
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let stop = Stop::install();
+    let executor = glommio::LocalExecutorBuilder::new(glommio::Placement::Unbound)
+        .io_memory(256 << 10)
+        .name("bench")
+        .make();
+    let executor = match executor {
+        Ok(executor) => executor,
+        Err(error) => {
+            eprintln!(
+                "narad-bench: io_uring cannot be used: {error}; raise ulimit -l to 512 KiB or more"
+            );
+            return ExitCode::FAILURE;
+        }
+    };
+    executor.run(async move {
+        match cli.command {
+            Command::Check { server, args } => {
+                let servers = Rc::new(Servers::new(&server));
+                match check::run(&args, servers, &stop).await {
+                    Ok(outcome) => {
+                        if cli.json {
+                            println!("{}", outcome.json());
+                        } else {
+                            println!("{}", outcome.text());
+                        }
+                        ExitCode::from(u8::from(!outcome.is_good()))
+                    }
+                    Err(error) => {
+                        eprintln!("narad-bench: {error}");
+                        ExitCode::FAILURE
+                    }
+                }
+            }
+        }
+    })
+}

@@ -4,13 +4,19 @@
 //! are only added to. Nothing here talks to a node.
 
 use super::units::{parse_rate, parse_size};
-use crate::serve::ServeArgs;
+use crate::config::ServeArgs;
 use clap::{Args, Parser, Subcommand};
 use std::path::PathBuf;
 
 /// Narad: a durable work queue whose partitions move between machines while it runs.
 #[derive(Debug, Parser)]
-#[command(name = "narad", version, about, max_term_width = 100, propagate_version = true)]
+#[command(
+    name = "narad",
+    version,
+    about,
+    max_term_width = 100,
+    propagate_version = true
+)]
 #[command(disable_help_subcommand = true, arg_required_else_help = true)]
 pub struct Cli {
     /// What every command takes.
@@ -305,10 +311,15 @@ mod tests {
     fn a_key_and_a_partition_exclude_each_other() {
         let wrong = ["narad", "produce", "t", "--key", "k", "--partition", "1"];
         assert!(Cli::try_parse_from(wrong).is_err());
-        let right = ["narad", "produce", "t", "--count", "5", "--size", "1KiB", "--rate", "2MiB/s"];
+        let right = [
+            "narad", "produce", "t", "--count", "5", "--size", "1KiB", "--rate", "2MiB/s",
+        ];
         let Command::Produce(args) = Cli::try_parse_from(right).expect("parses").command else {
             panic!("not a produce");
         };
-        assert_eq!((args.count, args.size, args.rate), (Some(5), Some(1024), Some(2 << 20)));
+        assert_eq!(
+            (args.count, args.size, args.rate),
+            (Some(5), Some(1024), Some(2 << 20))
+        );
     }
 }

@@ -64,7 +64,11 @@ impl CliError {
     pub fn reader_gone() -> Self {
         Self {
             quiet: true,
-            ..Self::new("reader_gone", "nobody reads the output any more", "nothing to do")
+            ..Self::new(
+                "reader_gone",
+                "nobody reads the output any more",
+                "nothing to do",
+            )
         }
     }
 
@@ -80,7 +84,8 @@ impl CliError {
             return;
         }
         if as_json {
-            let body = json!({"error": {"code": self.code, "message": self.message, "hint": self.hint}});
+            let body =
+                json!({"error": {"code": self.code, "message": self.message, "hint": self.hint}});
             eprintln!("{body}");
         } else {
             eprintln!("narad: {}\n  hint: {}", self.message, self.hint);
@@ -105,7 +110,11 @@ impl From<serde_json::Error> for CliError {
     fn from(error: serde_json::Error) -> Self {
         match error.io_error_kind() {
             Some(kind) => io::Error::from(kind).into(),
-            None => Self::new("output", format!("cannot print as JSON: {error}"), "leave --json out"),
+            None => Self::new(
+                "output",
+                format!("cannot print as JSON: {error}"),
+                "leave --json out",
+            ),
         }
     }
 }
@@ -156,7 +165,9 @@ fn default_hint(code: ErrorCode) -> &'static str {
         ErrorCode::Ok | ErrorCode::Invalid | ErrorCode::Unsupported => {
             "check the command with --help; the node may be of another version"
         }
-        ErrorCode::UnknownTopic => "narad topic list shows the topics; narad topic create makes one",
+        ErrorCode::UnknownTopic => {
+            "narad topic list shows the topics; narad topic create makes one"
+        }
         ErrorCode::UnknownPartition => "narad topic describe TOPIC shows the partitions",
         ErrorCode::TopicExists => "choose another name, or narad topic describe it",
         ErrorCode::TooLarge => "send smaller records; narad topic describe shows the limit",
@@ -172,7 +183,9 @@ fn default_hint(code: ErrorCode) -> &'static str {
         ErrorCode::UnknownOutcome | ErrorCode::Timeout => {
             "it may have happened: look before repeating it"
         }
-        ErrorCode::Refused => "narad cluster members and narad cluster plan show what stands against it",
+        ErrorCode::Refused => {
+            "narad cluster members and narad cluster plan show what stands against it"
+        }
         ErrorCode::NotMember => "narad cluster members shows who belongs to the cluster",
         ErrorCode::Dead => "start the node again; its partitions wait on its disk",
         ErrorCode::ShuttingDown => "use another node: --server HOST:PORT",
@@ -185,7 +198,11 @@ mod tests {
 
     #[test]
     fn every_failure_has_a_hint_and_a_code() {
-        let faults = [ErrorCode::UnknownTopic, ErrorCode::Refused, ErrorCode::Internal];
+        let faults = [
+            ErrorCode::UnknownTopic,
+            ErrorCode::Refused,
+            ErrorCode::Internal,
+        ];
         for code in faults {
             let error = CliError::from(WireFault::new(code, "it went wrong"));
             assert_eq!(error.code, code_name(code));
@@ -199,6 +216,9 @@ mod tests {
     fn a_gone_reader_is_no_failure() {
         let error = CliError::from(io::Error::from(io::ErrorKind::BrokenPipe));
         assert!(error.quiet);
-        assert_eq!(format!("{:?}", error.exit_code()), format!("{:?}", ExitCode::SUCCESS));
+        assert_eq!(
+            format!("{:?}", error.exit_code()),
+            format!("{:?}", ExitCode::SUCCESS)
+        );
     }
 }

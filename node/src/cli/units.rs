@@ -135,7 +135,16 @@ mod tests {
         assert_eq!(parse_size("1.5 GiB"), Ok(3 << 29));
         assert_eq!(parse_size("2GB"), Ok(2_000_000_000));
         assert_eq!(parse_size("7b"), Ok(7));
-        for wrong in ["", "GiB", "1k", "-1", "1..5KiB", "99999999999TiB", "1 GiB/s", "nan"] {
+        for wrong in [
+            "",
+            "GiB",
+            "1k",
+            "-1",
+            "1..5KiB",
+            "99999999999TiB",
+            "1 GiB/s",
+            "nan",
+        ] {
             assert!(parse_size(wrong).is_err(), "{wrong}");
         }
     }

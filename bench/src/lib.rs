@@ -1,0 +1,16 @@
+//! Measures and checks a running cluster from outside, as any client sees it.
+//!
+//! What this crate keeps true: it imports nothing of the node; figures come from histograms of every
+//! sample; a run that loses a record fails.
+
+pub mod check;
+pub mod ledger;
+pub mod limits;
+pub mod lines;
+pub mod load;
+pub mod node;
+pub mod replay;
+pub mod report;
+pub mod servers;
+pub mod stop;
+pub mod units;

@@ -1,0 +1,102 @@
+//! The command line: picks the command and turns its result into an exit code.
+//!
+//! What this module keeps true: 0 done, 1 failed, 2 wrong usage; results on standard output,
+//! everything else on standard error; client commands see a cluster as any client does.
+
+pub mod args;
+pub mod cluster;
+pub mod connect;
+pub mod consume;
+pub mod decommission;
+pub mod error;
+pub mod interrupt;
+pub mod lines;
+pub mod moves;
+pub mod offline;
+pub mod output;
+pub mod produce;
+pub mod replay;
+pub mod topic;
+pub mod units;
+
+use args::{Cli, Command, GlobalArgs};
+use clap::{CommandFactory, Parser};
+use connect::Session;
+pub use error::{CliError, CliResult};
+use interrupt::Interrupt;
+use std::process::ExitCode;
+
+/// Locked memory of a client command's rings, in bytes: it does no file I/O on them, and the least
+/// that works lets many commands run beside a node under a small RLIMIT_MEMLOCK.
+const IO_MEMORY_BYTES: usize = 256 << 10;
+
+/// Runs the program with the arguments of the process.
+#[must_use]
+pub fn run() -> ExitCode {
+    // A wrong command line prints its own message and ends with 2, --help with 0.
+    let cli = Cli::parse();
+    match cli.command {
+        Command::Serve(args) => serve(*args),
+        Command::Completions { shell } => {
+            clap_complete::generate(shell, &mut Cli::command(), "narad", &mut std::io::stdout());
+            ExitCode::SUCCESS
+        }
+        Command::Verify(args) => finish(offline::verify(&args, cli.global.json), cli.global.json),
+        Command::Dump(args) => finish(offline::dump(&args), cli.global.json),
+        command => {
+            let json = cli.global.json;
+            finish(client(cli.global, command), json)
+        }
+    }
+}
+
+fn serve(args: crate::config::ServeArgs) -> ExitCode {
+    match crate::serve::run(args) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("narad: {error}");
+            ExitCode::from(error.exit_code())
+        }
+    }
+}
+
+fn finish(result: CliResult, as_json: bool) -> ExitCode {
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            error.report(as_json);
+            error.exit_code()
+        }
+    }
+}
+
+/// Runs a command that talks to a node, on an executor of its own.
+fn client(global: GlobalArgs, command: Command) -> CliResult {
+    let interrupt = Interrupt::install();
+    let executor = glommio::LocalExecutorBuilder::new(glommio::Placement::Unbound)
+        .io_memory(IO_MEMORY_BYTES)
+        .name("client")
+        .make()
+        .map_err(|error| {
+            CliError::new(
+                "executor",
+                format!("io_uring cannot be used: {error}"),
+                "Linux 5.8 or newer with io_uring allowed is needed; raise the locked memory limit (ulimit -l) to 512 KiB or more",
+            )
+        })?;
+    executor.run(dispatch(global, command, interrupt))
+}
+
+async fn dispatch(global: GlobalArgs, command: Command, mut interrupt: Interrupt) -> CliResult {
+    let session = Session::open(&global).await?;
+    match command {
+        Command::Topic(command) => topic::run(&session, command).await,
+        Command::Produce(args) => produce::run(&session, args, &mut interrupt).await,
+        Command::Consume(args) => consume::run(&session, args, &mut interrupt).await,
+        Command::Replay(args) => replay::run(&session, args, &mut interrupt).await,
+        Command::Cluster(command) => cluster::run(&session, command, &mut interrupt).await,
+        Command::Serve(_) | Command::Completions { .. } | Command::Verify(_) | Command::Dump(_) => {
+            unreachable!("handled before an executor is made")
+        }
+    }
+}

@@ -1,0 +1,221 @@
+//! `narad cluster`: members, plan, move, cancel-move, throttle; moves and decommission are in files
+//! of their own.
+//!
+//! What this file keeps true: a command that changes something says what it has set in motion and
+//! how to watch it.
+
+use super::args::ClusterCommand;
+use super::connect::Session;
+use super::decommission;
+use super::error::CliResult;
+use super::interrupt::Interrupt;
+use super::moves;
+use super::output::{Out, render, table};
+use super::units;
+use narad_core::ids::PartitionIndex;
+use narad_wire::client::{MembersView, PlanView};
+use serde_json::json;
+
+/// Runs one of the cluster commands.
+///
+/// # Errors
+/// [`super::error::CliError`] of the call or of the output.
+pub async fn run(
+    session: &Session,
+    command: ClusterCommand,
+    interrupt: &mut Interrupt,
+) -> CliResult {
+    let mut out = Out::new();
+    match command {
+        ClusterCommand::Members => {
+            let view = session.members().await?;
+            print(session, &mut out, &view, members)?;
+        }
+        ClusterCommand::Moves(args) => moves::run(session, args, interrupt, &mut out).await?,
+        ClusterCommand::Plan => {
+            let view = session.plan().await?;
+            print(session, &mut out, &view, plan)?;
+        }
+        ClusterCommand::Move { partition, to } => {
+            let id = session
+                .move_to(&partition.topic, PartitionIndex(partition.index), &to)
+                .await?;
+            if session.json {
+                out.json(&json!({"move_id": id}))?;
+            } else {
+                out.line(format_args!(
+                    "move {id}: {}/{} goes to {to}; narad cluster moves --watch shows it",
+                    partition.topic, partition.index
+                ))?;
+            }
+        }
+        ClusterCommand::CancelMove { partition } => {
+            session
+                .cancel_move(&partition.topic, PartitionIndex(partition.index))
+                .await?;
+            if session.json {
+                out.json(
+                    &json!({"cancelled": format!("{}/{}", partition.topic, partition.index)}),
+                )?;
+            } else {
+                out.line(format_args!(
+                    "{}/{} stays where it is",
+                    partition.topic, partition.index
+                ))?;
+            }
+        }
+        ClusterCommand::Decommission(args) => {
+            decommission::run(session, args, interrupt, &mut out).await?;
+        }
+        ClusterCommand::Throttle { rate } => {
+            let bytes_per_s = session.throttle(rate).await?;
+            if session.json {
+                out.json(&json!({"bytes_per_s": bytes_per_s}))?;
+            } else if bytes_per_s == 0 {
+                out.line("copies are not limited")?;
+            } else {
+                out.line(format_args!(
+                    "each copy is limited to {}",
+                    units::rate(bytes_per_s)
+                ))?;
+            }
+        }
+    }
+    out.flush()
+}
+
+fn print<V: serde::Serialize>(
+    session: &Session,
+    out: &mut Out,
+    view: &V,
+    for_people: fn(&V) -> String,
+) -> CliResult {
+    if session.json {
+        out.json(view)
+    } else {
+        out.line(for_people(view))
+    }
+}
+
+fn members(view: &MembersView) -> String {
+    let heads = [
+        "node",
+        "status",
+        "role",
+        ">owned",
+        ">in",
+        ">out",
+        ">pending",
+        ">disk free",
+        "address",
+        "note",
+    ];
+    let mut rows = table(&heads);
+    for member in &view.members {
+        let status = match (member.status.as_str(), member.draining) {
+            (status, false) => status.to_owned(),
+            ("alive", true) => "draining".to_owned(),
+            (status, true) => format!("{status}, draining"),
+        };
+        rows.add_row(vec![
+            member.id.clone(),
+            status,
+            member.role.clone(),
+            member.owned.to_string(),
+            member.inbound.to_string(),
+            member.outbound.to_string(),
+            units::count(member.undispatched),
+            units::size(member.disk_free_bytes),
+            member.addr.clone(),
+            member.held.clone(),
+        ]);
+    }
+    let leader = if view.leader.is_empty() {
+        "no leader: nothing can be moved, created or deleted until a majority of the voters is back"
+            .to_owned()
+    } else {
+        format!(
+            "leader {}, term {}, applied {}",
+            view.leader, view.term, view.applied
+        )
+    };
+    format!("{}\n\n{leader}", render(&rows))
+}
+
+/// The steps and notes of a plan, for people.
+#[must_use]
+pub fn plan(view: &PlanView) -> String {
+    let mut text = if view.steps.is_empty() {
+        "nothing to move".to_owned()
+    } else {
+        let mut rows = table(&["partition", "from", "to", "reason"]);
+        for step in &view.steps {
+            rows.add_row(vec![
+                format!("{}/{}", step.topic, step.partition),
+                step.from.clone(),
+                step.to.clone(),
+                step.reason.clone(),
+            ]);
+        }
+        render(&rows)
+    };
+    for note in &view.notes {
+        text.push_str("\nnote: ");
+        text.push_str(note);
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use narad_wire::client::{MemberView, PlanStepView};
+
+    #[test]
+    fn members_show_drain_and_what_holds() {
+        let view = MembersView {
+            members: vec![MemberView {
+                id: "n1".into(),
+                status: "alive".into(),
+                draining: true,
+                role: "voter".into(),
+                held: "MinVoters: 3 voters must stay".into(),
+                addr: "127.0.0.1:7420".into(),
+                ..MemberView::default()
+            }],
+            ..MembersView::default()
+        };
+        let text = members(&view);
+        assert!(
+            text.contains("draining") && text.contains("MinVoters"),
+            "{text}"
+        );
+        assert!(text.contains("no leader"), "{text}");
+        assert!(
+            text.lines()
+                .next()
+                .is_some_and(|line| line.chars().count() <= 100),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn a_plan_shows_steps_and_notes() {
+        assert_eq!(plan(&PlanView::default()), "nothing to move");
+        let view = PlanView {
+            steps: vec![PlanStepView {
+                topic: "orders".into(),
+                partition: 3,
+                from: "n1".into(),
+                to: "n2".into(),
+                reason: "balance".into(),
+            }],
+            notes: vec!["n3 is dead: 2 partitions wait for it".into()],
+        };
+        let text = plan(&view);
+        assert!(
+            text.contains("orders/3") && text.contains("note: n3 is dead"),
+            "{text}"
+        );
+    }
+}

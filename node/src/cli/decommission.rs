@@ -1,0 +1,264 @@
+//! `narad cluster decommission`: drain a node off and remove it, cancel that, show the plan of it,
+//! or stay until it is done.
+//!
+//! What this file keeps true: `--wait` ends with success only when the node is no member any more;
+//! it ends with failure only when something that will not pass by itself holds the removal, and
+//! then says what.
+
+use super::args::DecommissionArgs;
+use super::cluster;
+use super::connect::Session;
+use super::error::{CliError, CliResult};
+use super::interrupt::Interrupt;
+use super::moves::interrupted;
+use super::output::{Out, spinner};
+use super::units;
+use indicatif::ProgressBar;
+use narad_wire::client::{MemberView, MovesView};
+use serde_json::json;
+use std::time::{Duration, Instant};
+
+/// Between two looks.
+const LOOK_EVERY: Duration = Duration::from_millis(500);
+/// A hold that has not changed for this long, with no move making progress, will not pass by itself.
+const STUCK_AFTER: Duration = Duration::from_secs(60);
+/// Looks in a row that must agree before MinVoters is reported, so that a voter that is just being
+/// promoted is not missed.
+const MIN_VOTERS_LOOKS: u32 = 6;
+
+/// Runs the command.
+///
+/// # Errors
+/// [`CliError`] of a call or of the output; with `--wait`, what holds the removal.
+pub async fn run(
+    session: &Session,
+    args: DecommissionArgs,
+    interrupt: &mut Interrupt,
+    out: &mut Out,
+) -> CliResult {
+    let node = &args.node;
+    let plan = session
+        .decommission(node, args.cancel, args.dry_run)
+        .await?;
+    if args.wait {
+        return wait(session, node, interrupt, out).await;
+    }
+    if session.json {
+        return out.json(&plan);
+    }
+    if args.cancel {
+        return out.line(format_args!("{node} stays: it is not draining any more"));
+    }
+    if !args.dry_run {
+        out.line(format_args!(
+            "{node} is draining; narad cluster decommission {node} --wait shows how far it is"
+        ))?;
+    }
+    out.line(cluster::plan(&plan))
+}
+
+/// What one look says.
+#[derive(Debug, PartialEq, Eq)]
+enum Look {
+    /// The node is no member any more.
+    Out,
+    /// The drain flag was taken away.
+    Kept,
+    /// Still draining, or being removed.
+    Going,
+    /// Drained; MinVoters holds the removal.
+    MinVoters,
+}
+
+fn judge(member: Option<&MemberView>) -> Look {
+    let Some(member) = member else {
+        return Look::Out;
+    };
+    if !member.draining {
+        return Look::Kept;
+    }
+    let drained = member.owned == 0 && member.inbound == 0 && member.outbound == 0;
+    if drained && member.held.contains("MinVoters") {
+        return Look::MinVoters;
+    }
+    Look::Going
+}
+
+/// What shows that something still happens.
+type Trace = (u32, u32, u32, u64, String, u64);
+
+fn trace(member: &MemberView, moves: &MovesView) -> Trace {
+    let done = moves.moves.iter().map(|one| one.bytes_done).sum();
+    (
+        member.owned,
+        member.inbound,
+        member.outbound,
+        member.undispatched,
+        member.held.clone(),
+        done,
+    )
+}
+
+async fn wait(
+    session: &Session,
+    node: &str,
+    interrupt: &mut Interrupt,
+    out: &mut Out,
+) -> CliResult {
+    let progress = spinner(session.json);
+    let began = Instant::now();
+    let result = watch(session, node, interrupt, &progress).await;
+    progress.finish_and_clear();
+    result?;
+    let took = u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX);
+    if session.json {
+        out.json(&json!({"node": node, "removed": true, "elapsed_ms": took}))
+    } else {
+        out.line(format_args!(
+            "{node} is out of the cluster after {}",
+            units::millis(took)
+        ))
+    }
+}
+
+async fn watch(
+    session: &Session,
+    node: &str,
+    interrupt: &mut Interrupt,
+    progress: &ProgressBar,
+) -> CliResult {
+    let mut min_voters_looks = 0;
+    let mut last: Option<(Trace, Instant)> = None;
+    loop {
+        let view = session.members().await?;
+        let member = view.members.iter().find(|member| member.id == node);
+        match judge(member) {
+            Look::Out => return Ok(()),
+            Look::Kept => {
+                return Err(CliError::new(
+                    "cancelled",
+                    format!("{node} is not draining any more: somebody cancelled it"),
+                    format!("narad cluster decommission {node} --wait starts it again"),
+                ));
+            }
+            Look::MinVoters => min_voters_looks += 1,
+            Look::Going => min_voters_looks = 0,
+        }
+        let member = member.expect("a node that is not out is a member");
+        if min_voters_looks >= MIN_VOTERS_LOOKS {
+            return Err(held(node, &member.held, "it is drained, and owns nothing"));
+        }
+        let moves = session.moves().await?;
+        progress.set_message(message(member, &moves));
+        let now = trace(member, &moves);
+        match &last {
+            Some((before, since)) if *before == now => {
+                if !now.4.is_empty() && since.elapsed() >= STUCK_AFTER {
+                    let seconds = STUCK_AFTER.as_secs();
+                    return Err(held(
+                        node,
+                        &now.4,
+                        &format!("nothing has changed for {seconds} s"),
+                    ));
+                }
+            }
+            _ => last = Some((now, Instant::now())),
+        }
+        if interrupt.pause(LOOK_EVERY).await {
+            return Err(interrupted());
+        }
+    }
+}
+
+fn message(member: &MemberView, moves: &MovesView) -> String {
+    let left: u64 = moves
+        .moves
+        .iter()
+        .filter(|one| one.source == member.id)
+        .map(|one| one.bytes_left)
+        .sum();
+    let mut text = format!(
+        "{}: {} owned, {} moving away ({} left)",
+        member.id,
+        member.owned,
+        member.outbound,
+        units::size(left)
+    );
+    if !member.held.is_empty() {
+        text.push_str("; held: ");
+        text.push_str(&member.held);
+    }
+    text
+}
+
+fn held(node: &str, why: &str, state: &str) -> CliError {
+    let hint = if why.contains("MinVoters") {
+        format!(
+            "add a node (narad serve --join) and it goes by itself, or keep it: narad cluster decommission {node} --cancel"
+        )
+    } else {
+        format!(
+            "narad cluster members shows it; it goes on by itself once that is over, or --cancel keeps {node}"
+        )
+    };
+    CliError::new(
+        "held",
+        format!("{node} is not removed: {why} ({state})"),
+        hint,
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn member() -> MemberView {
+        MemberView {
+            id: "n1".into(),
+            draining: true,
+            ..MemberView::default()
+        }
+    }
+
+    #[test]
+    fn out_means_no_member() {
+        assert_eq!(judge(None), Look::Out);
+        assert_eq!(judge(Some(&member())), Look::Going);
+        let kept = MemberView {
+            draining: false,
+            ..member()
+        };
+        assert_eq!(judge(Some(&kept)), Look::Kept);
+    }
+
+    #[test]
+    fn min_voters_counts_only_after_the_drain() {
+        let hold = MemberView {
+            held: "MinVoters: 3".into(),
+            ..member()
+        };
+        assert_eq!(judge(Some(&hold)), Look::MinVoters);
+        for busy in [
+            MemberView {
+                owned: 1,
+                ..hold.clone()
+            },
+            MemberView {
+                inbound: 1,
+                ..hold.clone()
+            },
+            MemberView {
+                outbound: 1,
+                ..hold.clone()
+            },
+        ] {
+            assert_eq!(judge(Some(&busy)), Look::Going);
+        }
+    }
+
+    #[test]
+    fn the_failure_names_the_hold() {
+        let error = held("n1", "MinVoters: 3 voters must stay", "it is drained");
+        assert!(error.message.contains("MinVoters") && error.hint.contains("--cancel"));
+    }
+}

@@ -1,0 +1,290 @@
+//! `narad cluster moves`: the running and the latest finished moves, once, again and again
+//! (`--watch`), or until the cluster has come to rest (`--wait`).
+//!
+//! What this file keeps true: "at rest" needs the planner's word as well as an empty list, twice in
+//! a row, so that the pause between two waves of moves does not count.
+
+use super::args::MovesArgs;
+use super::connect::Session;
+use super::error::{CliError, CliResult};
+use super::interrupt::Interrupt;
+use super::output::{Out, render, spinner, table};
+use super::units;
+use narad_wire::client::{MoveView, MovesView};
+use std::io::IsTerminal;
+use std::time::{Duration, Instant};
+
+/// Between two looks.
+const LOOK_EVERY: Duration = Duration::from_millis(1_000);
+/// Looks in a row at which nothing moved, before the cluster is said to be at rest.
+const QUIET_LOOKS: u32 = 2;
+/// Finished moves shown to people; `--json` shows what the nodes remember.
+const FINISHED_SHOWN: usize = 20;
+
+/// Runs the command.
+///
+/// # Errors
+/// [`CliError`] of a call or of the output; with `--wait`, when the time is over.
+pub async fn run(
+    session: &Session,
+    args: MovesArgs,
+    interrupt: &mut Interrupt,
+    out: &mut Out,
+) -> CliResult {
+    if args.wait {
+        return wait(session, args.for_seconds, interrupt, out).await;
+    }
+    loop {
+        let view = session.moves().await?;
+        if args.watch && !session.json && std::io::stdout().is_terminal() {
+            out.line(format_args!("\x1b[2J\x1b[H{}", overview(&view)))?;
+        } else if session.json {
+            out.json(&view)?;
+        } else {
+            out.line(overview(&view))?;
+        }
+        out.flush()?;
+        if !args.watch || interrupt.pause(LOOK_EVERY).await {
+            return Ok(());
+        }
+    }
+}
+
+async fn wait(
+    session: &Session,
+    for_seconds: Option<u64>,
+    interrupt: &mut Interrupt,
+    out: &mut Out,
+) -> CliResult {
+    let began = Instant::now();
+    let progress = spinner(session.json);
+    let mut quiet = 0;
+    let last = loop {
+        let view = session.moves().await?;
+        let plan = session.plan().await?;
+        if view.moves.is_empty() && plan.steps.is_empty() {
+            quiet += 1;
+            if quiet >= QUIET_LOOKS {
+                break view;
+            }
+        } else {
+            quiet = 0;
+        }
+        progress.set_message(summary(&view, plan.steps.len()));
+        if for_seconds.is_some_and(|seconds| began.elapsed() >= Duration::from_secs(seconds)) {
+            progress.finish_and_clear();
+            return Err(CliError::new(
+                "still_moving",
+                format!("not at rest yet: {}", summary(&view, plan.steps.len())),
+                "narad cluster moves shows what each move waits for",
+            ));
+        }
+        if interrupt.pause(LOOK_EVERY).await {
+            progress.finish_and_clear();
+            return Err(interrupted());
+        }
+    };
+    progress.finish_and_clear();
+    if session.json {
+        out.json(&last)
+    } else {
+        out.line("nothing moves and nothing is planned")
+    }
+}
+
+/// The failure of a command whose work goes on in the cluster after ctrl-c.
+#[must_use]
+pub fn interrupted() -> CliError {
+    CliError::new(
+        "interrupted",
+        "interrupted; the cluster goes on by itself",
+        "narad cluster moves --watch shows how far it is",
+    )
+}
+
+/// Running moves in one line.
+#[must_use]
+pub fn summary(view: &MovesView, planned: usize) -> String {
+    let left: u64 = view.moves.iter().map(|one| one.bytes_left).sum();
+    let speed: u64 = view.moves.iter().map(|one| one.bytes_per_s).sum();
+    let mut text = format!(
+        "{} moving, {planned} more planned, {} left at {}",
+        view.moves.len(),
+        units::size(left),
+        units::rate(speed)
+    );
+    if let Some(stuck) = view.moves.iter().find(|one| !one.last_error.is_empty()) {
+        text.push_str(&format!(
+            "; {}/{}: {}",
+            stuck.topic, stuck.partition, stuck.last_error
+        ));
+    }
+    text
+}
+
+fn overview(view: &MovesView) -> String {
+    let mut text = if view.moves.is_empty() {
+        "nothing moves".to_owned()
+    } else {
+        running(&view.moves)
+    };
+    if !view.finished.is_empty() {
+        let from = view.finished.len().saturating_sub(FINISHED_SHOWN);
+        text.push_str("\n\nfinished\n");
+        text.push_str(&finished(&view.finished[from..]));
+    }
+    text
+}
+
+fn running(moves: &[MoveView]) -> String {
+    let heads = [
+        "partition",
+        "from",
+        "to",
+        "phase",
+        ">%",
+        ">done",
+        ">left",
+        ">B",
+        ">W/B",
+        ">pass",
+        ">ETA",
+        "last error",
+    ];
+    let mut rows = table(&heads);
+    for one in moves {
+        rows.add_row(vec![
+            format!("{}/{}", one.topic, one.partition),
+            one.source.clone(),
+            one.target.clone(),
+            one.phase.clone(),
+            one.percent().to_string(),
+            units::size(one.bytes_done),
+            units::size(one.bytes_left),
+            units::rate(one.bytes_per_s),
+            ratio(one),
+            one.passes.to_string(),
+            one.eta_ms().map_or("-".to_owned(), units::millis),
+            one.last_error.clone(),
+        ]);
+    }
+    render(&rows)
+}
+
+fn finished(moves: &[MoveView]) -> String {
+    let heads = [
+        "partition",
+        "from",
+        "to",
+        "outcome",
+        ">bytes",
+        ">B",
+        ">W/B",
+        ">pass",
+        ">took",
+        ">freeze",
+        "",
+    ];
+    let mut rows = table(&heads);
+    for one in moves {
+        let note = if one.outcome == "flipped" && !one.converged {
+            "not converged"
+        } else {
+            ""
+        };
+        let freeze = if one.freeze_us == 0 {
+            "-".to_owned()
+        } else {
+            units::micros(one.freeze_us)
+        };
+        rows.add_row(vec![
+            format!("{}/{}", one.topic, one.partition),
+            one.source.clone(),
+            one.target.clone(),
+            one.outcome.clone(),
+            units::size(one.bytes_done),
+            units::rate(one.bytes_per_s),
+            ratio(one),
+            one.passes.to_string(),
+            units::millis(one.elapsed_ms),
+            freeze,
+            note.to_owned(),
+        ]);
+    }
+    render(&rows)
+}
+
+/// W/B, unknown before the first pass.
+fn ratio(one: &MoveView) -> String {
+    if one.bytes_per_s == 0 {
+        return "-".to_owned();
+    }
+    format!(
+        "{:.2}",
+        one.write_bytes_per_s as f64 / one.bytes_per_s as f64
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn moving() -> MoveView {
+        MoveView {
+            topic: "orders".into(),
+            partition: 3,
+            source: "n1".into(),
+            target: "n4".into(),
+            phase: "catch_up".into(),
+            bytes_done: 3 << 30,
+            bytes_left: 1 << 30,
+            bytes_per_s: 200 << 20,
+            write_bytes_per_s: 20 << 20,
+            passes: 1,
+            ..MoveView::default()
+        }
+    }
+
+    #[test]
+    fn a_running_move_shows_how_far_it_is() {
+        let view = MovesView {
+            moves: vec![moving()],
+            finished: Vec::new(),
+        };
+        let text = overview(&view);
+        for part in ["orders/3", "catch_up", "75", "3.0 GiB", "200 MiB/s", "0.10"] {
+            assert!(text.contains(part), "{part} is missing in\n{text}");
+        }
+        assert!(
+            text.lines().all(|line| line.chars().count() <= 100),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn a_stalled_move_says_why() {
+        let mut stalled = moving();
+        stalled.last_error = "n1 does not answer".into();
+        let view = MovesView {
+            moves: vec![stalled],
+            finished: Vec::new(),
+        };
+        assert!(summary(&view, 0).contains("n1 does not answer"));
+    }
+
+    #[test]
+    fn a_finished_move_shows_its_freeze() {
+        let mut done = moving();
+        done.outcome = "flipped".into();
+        done.freeze_us = 3_450;
+        let view = MovesView {
+            moves: Vec::new(),
+            finished: vec![done],
+        };
+        let text = overview(&view);
+        assert!(
+            text.contains("3.45 ms") && text.contains("not converged"),
+            "{text}"
+        );
+    }
+}

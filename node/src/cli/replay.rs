@@ -1,0 +1,118 @@
+//! `narad replay`: a partition's records from an offset, without leases.
+//!
+//! What this file keeps true: offsets are printed as they are in the log; records that can no
+//! longer be read are counted and told, never passed over in silence.
+
+use super::args::ReplayArgs;
+use super::connect::Session;
+use super::error::{CliError, CliResult};
+use super::interrupt::Interrupt;
+use super::output::{Out, bytes_for_json};
+use super::units;
+use narad_core::ids::{Offset, PartitionIndex};
+use narad_wire::client::Record;
+use narad_wire::client::calls::ReplayRequest;
+use narad_wire::limits::READ_MAX_BYTES;
+use serde_json::{Map, Value};
+
+/// Records asked for at a time.
+const BATCH_RECORDS: u32 = 10_000;
+
+/// Runs the command.
+///
+/// # Errors
+/// [`CliError`] of a call or of the output; also when records could not be read.
+pub async fn run(session: &Session, args: ReplayArgs, interrupt: &mut Interrupt) -> CliResult {
+    let mut out = Out::new();
+    let to = args.to.unwrap_or(u64::MAX);
+    if to < args.from {
+        return Err(CliError::usage(
+            "--to lies before --from",
+            "offsets count upwards",
+        ));
+    }
+    let (mut at, mut printed, mut skipped) = (args.from, 0_u64, 0_u64);
+    while at < to {
+        let max_bytes = u32::try_from(READ_MAX_BYTES).expect("the limit fits");
+        let ask = ReplayRequest {
+            partition: PartitionIndex(args.partition),
+            from: Offset(at),
+            to: Offset(to),
+            max_records: BATCH_RECORDS,
+            max_bytes,
+        };
+        let call = session.replay_once(&args.topic, ask);
+        let Some(batch) = interrupt.unless(call).await else {
+            break;
+        };
+        let batch = batch?;
+        if at < batch.start.0 {
+            let before = batch.start.0.min(to);
+            eprintln!(
+                "narad: offsets {at} to {} are no longer kept (retention)",
+                before - 1
+            );
+        }
+        for one in &batch.records {
+            if session.json {
+                out.json(&record_json(one.offset.0, &one.record))?;
+            } else {
+                out.raw_line(&one.record.value)?;
+            }
+        }
+        printed += batch.records.len() as u64;
+        skipped += batch.skipped;
+        let stands = batch.next.0 <= at;
+        at = batch.next.0.max(at);
+        if stands || batch.is_done(Offset(to)) {
+            break;
+        }
+    }
+    out.flush()?;
+    let records = units::count(printed);
+    eprintln!("narad: {records} records printed; the next offset is {at}");
+    if skipped > 0 {
+        return Err(CliError::new(
+            "corrupt",
+            format!(
+                "{} records could not be read (checksum)",
+                units::count(skipped)
+            ),
+            "narad verify on the owner's data directory names the damaged frames",
+        ));
+    }
+    Ok(())
+}
+
+/// A record as a JSON line.
+fn record_json(offset: u64, record: &Record) -> Value {
+    let mut line = Map::new();
+    line.insert("offset".into(), offset.into());
+    put_bytes(&mut line, record.key.as_deref(), &record.value);
+    line.insert("time_ms".into(), record.time.0.into());
+    Value::Object(line)
+}
+
+/// Key and value as text, or as `key_hex` / `value_hex` when they are not UTF-8.
+pub fn put_bytes(line: &mut Map<String, Value>, key: Option<&[u8]>, value: &[u8]) {
+    if let Some(key) = key {
+        let (suffix, text) = bytes_for_json(key);
+        line.insert(format!("key{suffix}"), text.into());
+    }
+    let (suffix, text) = bytes_for_json(value);
+    line.insert(format!("value{suffix}"), text.into());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn json_lines_carry_bytes_that_are_no_text() {
+        let line = record_json(7, &Record::new([0xfe]).key("k"));
+        assert_eq!(line["offset"], 7);
+        assert_eq!(line["key"], "k");
+        assert_eq!(line["value_hex"], "fe");
+        assert!(record_json(0, &Record::new("v")).get("key").is_none());
+    }
+}
