@@ -125,8 +125,10 @@ pub fn run(args: ServeArgs) -> Result<(), ServeError> {
 
 fn start_log() {
     use tracing_subscriber::EnvFilter;
-    let filter = EnvFilter::try_from_env("NARAD_LOG")
-        .unwrap_or_else(|_| EnvFilter::new("info,openraft=warn"));
+    // Raft's library logs every step of an election; whoever wants that asks for it by name.
+    let asked = std::env::var("NARAD_LOG").unwrap_or_else(|_| "info".into());
+    let filter = EnvFilter::try_new(format!("openraft=warn,{asked}"))
+        .unwrap_or_else(|_| EnvFilter::new("openraft=warn,info"));
     // Fails only when a subscriber is set already, which is then the one that is wanted.
     let _ = tracing_subscriber::fmt()
         .with_env_filter(filter)

@@ -13,6 +13,7 @@ pub mod copy;
 pub mod defaults;
 pub mod ids;
 pub mod leases;
+pub mod liveness;
 pub mod meta;
 pub mod moves;
 pub mod planner;
