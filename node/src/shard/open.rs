@@ -4,10 +4,12 @@
 //! empty log is made only for an epoch of which Raft says that it never had one; nothing of a new
 //! log is acknowledged before Raft knows that it exists.
 
+use crate::clock::mono_ms;
 use crate::shard::faults;
 use crate::shard::limits::{OPEN_WAIT_MS, RECONCILE_RETRY_MS};
 use crate::shard::partition::Partition;
 use crate::shard::shard::{Shard, Slot, SlotState};
+use crate::shard::task;
 use narad_core::copies::has_log;
 use narad_core::ids::{CopyId, PartitionKey};
 use narad_core::leases::LeaseTable;
@@ -19,40 +21,51 @@ use std::time::{Duration, Instant};
 
 impl Shard {
     /// The open partition for somebody who wants to append or copy: makes the log of a partition
-    /// that never had one. Waits a bounded time; the work goes on when the time is over.
+    /// that never had one. Waits a bounded time; the work, one at a time for a partition, goes on
+    /// when the time is over.
     pub(crate) async fn open_for_use(
         self: &Rc<Self>,
         key: PartitionKey,
     ) -> Result<Rc<Partition>, WireFault> {
-        if let Some(partition) = self.known_slot(key).and_then(|slot| slot.open())
-            && partition.marked.get()
-        {
+        if let Some(partition) = self.known_slot(key).and_then(|slot| slot.usable()) {
             return Ok(partition);
         }
-        let shard = self.clone();
-        let (answer, opened) = tokio::sync::oneshot::channel();
-        glommio::spawn_local(async move {
-            let _ = answer.send(shard.open_usable(key).await);
-        })
-        .detach();
-        match glommio::timer::timeout(Duration::from_millis(OPEN_WAIT_MS), async move {
-            Ok::<_, glommio::GlommioError<()>>(opened.await)
-        })
-        .await
-        {
-            Ok(Ok(result)) => result,
-            Ok(Err(_)) => Err(faults::shutting_down()),
-            Err(_) => Err(faults::opening(key)),
+        let state = self.ctx.state();
+        match state.assignment(key) {
+            None => return Err(faults::topic_gone(key)),
+            Some(assignment) if !self.owns(assignment) => {
+                return Err(faults::not_owner(&state, key));
+            }
+            Some(_) => {}
         }
+        let slot = self.slot(key);
+        let ended = slot.attempt_ended.notified();
+        if !slot.attempting.replace(true) {
+            let (shard, slot) = (self.clone(), slot.clone());
+            task::spawn("opening a partition", async move {
+                let attempt = Attempt(slot);
+                let outcome = shard.open_usable(&attempt.0).await;
+                attempt.0.refused.replace(outcome.err());
+            });
+        }
+        let waited = glommio::timer::timeout(Duration::from_millis(OPEN_WAIT_MS), async move {
+            ended.await;
+            Ok::<_, glommio::GlommioError<()>>(())
+        });
+        let in_time = waited.await.is_ok();
+        if let Some(partition) = slot.usable() {
+            return Ok(partition);
+        }
+        let refused = slot.refused.borrow().clone().filter(|_| in_time);
+        Err(refused.unwrap_or_else(|| faults::opening(key)))
     }
 
-    async fn open_usable(self: &Rc<Self>, key: PartitionKey) -> Result<Rc<Partition>, WireFault> {
-        let slot = self.slot(key);
-        let partition = self.open_slot(&slot).await?;
+    async fn open_usable(self: &Rc<Self>, slot: &Rc<Slot>) -> Result<(), WireFault> {
+        let partition = self.open_slot(slot).await?;
         if !partition.marked.get() {
-            self.mark_opened(&slot, &partition).await?;
+            self.mark_opened(slot, &partition).await?;
         }
-        Ok(partition)
+        Ok(())
     }
 
     /// Opens what this node owns of the partition now, unless it is open already.
@@ -83,10 +96,17 @@ impl Shard {
             self.reconcile.notify_one();
             return Err(faults::opening(slot.key));
         }
+        let failed_at = slot.failed_at.get().plus_ms(RECONCILE_RETRY_MS);
+        if let Some(fault) = slot.failure()
+            && mono_ms() < failed_at
+        {
+            return Err(fault);
+        }
         match self.open_log(copy, assignment).await {
             Ok(partition) => {
                 slot.state.replace(SlotState::Open(partition.clone()));
                 self.copies.borrow_mut().insert(copy, None);
+                self.ctx.metrics.open_partitions.inc();
                 partition.wakes.arrivals.notify_waiters();
                 self.dispatchers.metadata_changed();
                 Ok(partition)
@@ -96,6 +116,7 @@ impl Shard {
                 if slot.failure().is_none_or(|known| known != fault) {
                     tracing::error!(%copy, %fault, path = %layout::partition_dir(&self.root, copy).display(), "an owned partition cannot be served");
                 }
+                slot.failed_at.set(mono_ms());
                 slot.state.replace(SlotState::Failed(fault.clone()));
                 Err(fault)
             }
@@ -264,6 +285,7 @@ impl Shard {
             return;
         };
         slot.state.replace(SlotState::Idle);
+        self.ctx.metrics.open_partitions.dec();
         partition.retire();
         partition.settle().await;
         if let Err(error) = partition.log.clone().close().await {
@@ -280,13 +302,23 @@ impl Shard {
             return;
         }
         let shard = self.clone();
-        crate::shard::task::spawn("work on a copy", async move {
+        task::spawn("work on a copy", async move {
             let _done = Busy {
                 shard: shard.clone(),
                 copy,
             };
             work(shard).await;
         });
+    }
+}
+
+/// The end of an attempt to open a partition, also when it panics.
+struct Attempt(Rc<Slot>);
+
+impl Drop for Attempt {
+    fn drop(&mut self) {
+        self.0.attempting.set(false);
+        self.0.attempt_ended.notify_waiters();
     }
 }
 

@@ -235,12 +235,10 @@ async fn append_to(
             answer,
         })
         .await
-        .unwrap_or_else(|_| {
-            Err(Unappended {
-                fault: faults::shutting_down(),
-                records: None,
-            })
-        })
+        .unwrap_or(Err(Unappended {
+            fault: faults::shutting_down(),
+            records: None,
+        }))
 }
 
 /// Puts records into the ingress WAL.

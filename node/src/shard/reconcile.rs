@@ -61,9 +61,13 @@ async fn find_copies(shard: &Rc<Shard>) {
 
 fn pass(shard: &Rc<Shard>) {
     // Before the lease or anything else is looked at: the machines learn what is applied.
+    let mut stopped = 0;
     for partition in shard.open_partitions() {
         partition.follow();
+        stopped += i64::from(partition.log.failed().is_some());
     }
+    let told = shard.stopped_logs.replace(stopped);
+    shard.ctx.metrics.failed_partitions.inc_by(stopped - told);
     shard.retire_stopped();
     shard.open_owned();
     shard.retire_copies();

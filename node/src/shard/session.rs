@@ -241,7 +241,9 @@ impl Partition {
                 .propose(Command::CancelHandoff { key, handoff_id })
                 .await
             {
-                Ok((_, Reply::Done { .. })) => {}
+                Ok((_, Reply::Done { .. })) => {
+                    ctx.metrics.freezes_cancelled.inc();
+                }
                 Ok((_, Reply::Refused { refusal })) => {
                     tracing::info!(%key, ?refusal, "the handoff was over already");
                 }

@@ -9,7 +9,7 @@ use crate::shard::faults;
 use crate::shard::limits::OPENS_AT_ONCE;
 use crate::shard::partition::{Partition, Wakes};
 use narad_core::copy::InstallMark;
-use narad_core::ids::{CopyId, Nonce, PartitionKey, ShardIndex, TopicId};
+use narad_core::ids::{CopyId, MonoMs, Nonce, PartitionKey, ShardIndex, TopicId};
 use narad_core::meta::Assignment;
 use narad_core::routing::Sticky;
 use narad_storage::{Options, Wal};
@@ -40,6 +40,14 @@ pub(crate) struct Slot {
     /// Held while the partition's copies are opened, retired or deleted.
     pub(crate) gate: Mutex<()>,
     pub(crate) state: RefCell<SlotState>,
+    /// When it could not be opened last.
+    pub(crate) failed_at: Cell<MonoMs>,
+    /// Somebody who wants to append has it opened now.
+    pub(crate) attempting: Cell<bool>,
+    /// Why the last such attempt failed.
+    pub(crate) refused: RefCell<Option<WireFault>>,
+    /// Wakes who waits for an attempt.
+    pub(crate) attempt_ended: Notify,
 }
 
 impl Slot {
@@ -49,6 +57,11 @@ impl Slot {
             SlotState::Open(partition) => Some(partition.clone()),
             SlotState::Idle | SlotState::Failed(_) => None,
         }
+    }
+
+    /// The open partition, once Raft knows that its log exists.
+    pub(crate) fn usable(&self) -> Option<Rc<Partition>> {
+        self.open().filter(|partition| partition.marked.get())
     }
 
     /// Why it could not be opened.
@@ -76,6 +89,8 @@ pub(crate) struct Shard {
     pub(crate) salvaged: RefCell<HashSet<CopyId>>,
     /// Copies that the metadata does not account for, told once.
     pub(crate) strays: RefCell<HashSet<CopyId>>,
+    /// Logs of this shard that have stopped, as told to the metrics.
+    pub(crate) stopped_logs: Cell<i64>,
     /// Where records without a key go now, by topic.
     pub(crate) sticky: RefCell<HashMap<TopicId, Sticky>>,
     /// Background work on copies that runs now or waits out its pause.
@@ -114,6 +129,7 @@ impl Shard {
             copies: RefCell::default(),
             salvaged: RefCell::default(),
             strays: RefCell::default(),
+            stopped_logs: Cell::new(0),
             sticky: RefCell::default(),
             busy: RefCell::default(),
             opens: Semaphore::new(OPENS_AT_ONCE),
@@ -147,6 +163,10 @@ impl Shard {
                     key,
                     gate: Mutex::new(()),
                     state: RefCell::default(),
+                    failed_at: Cell::default(),
+                    attempting: Cell::default(),
+                    refused: RefCell::default(),
+                    attempt_ended: Notify::new(),
                 })
             })
             .clone()
