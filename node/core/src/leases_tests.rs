@@ -146,7 +146,7 @@ fn a_record_delivered_often_enough_is_for_the_dead_letter_topic() {
         assert_eq!(grant.deliveries, delivery);
         t.nack(Offset(0), grant.nonce, MonoMs(0), 0).unwrap();
     }
-    assert_eq!(t.take(MonoMs(0), Offset(1), 1, Some(3)), [run(0, 0); 0]);
+    assert!(t.take(MonoMs(0), Offset(1), 1, Some(3)).is_empty());
     assert!(!t.has_work(MonoMs(0), Offset(0), Some(3)));
     assert_eq!(t.take_spent(MonoMs(0), 10, 3), [Offset(0)]);
     assert_eq!(t.frontier(), Offset(0), "not before it is durable there");

@@ -1,424 +1,549 @@
-//! The leader's clock over the members: who is dead, who may hold a move lease, and when a copy of
-//! a dead owner's partition may be promoted.
+//! The leader's clocks: who is alive, who gets a lease, when a copy may be promoted.
 //!
 //! What this file keeps true:
-//! * a leader's clock begins with its term: silence before it is never counted, and no other
-//!   leader's clock is compared with it;
-//! * a lease is given only for a beat after whose arrival a quorum confirmed this leader, to the
-//!   registered process of a living member, and never between the decision that a member is dead
-//!   and the commit of its revival (R11);
-//! * lease + drift < dead-after, so a member that is found dead has fenced itself before;
-//! * a promotion is let through only after this very leader has heard nothing of the owner for the
-//!   whole waiting time, a registration included (R6).
+//! - a heartbeat is answered only after a quorum round that *started after it arrived* confirmed
+//!   this leader, and after everything committed before that round is applied here; so no lease
+//!   comes from a deposed leader or over a death that it has not seen;
+//! - a member that is marked dead, or whose death is being proposed, gets no lease before it is
+//!   marked alive again (R11);
+//! - silence is counted on this leader's own clock alone, from the later of its election and the
+//!   last heartbeat of the registered process; a gap in its own confirmation (a stall, a lost
+//!   quorum) starts the clocks anew, because then it was itself that heard nothing;
+//! - lease + drift < dead-after < force-promote-after, so every lease of a silent owner has run
+//!   out long before anyone may promote its partitions.
 
-use crate::defaults;
-use crate::ids::{DeathGeneration, MonoMs, NodeId, NodeIncarnation, RaftTerm};
-use crate::meta::{Command, Member, MemberStatus, MetaState};
+use crate::defaults::{
+    CLOCK_DRIFT_MS, DEAD_AFTER_MS, FORCE_PROMOTE_AFTER_MS, HEARTBEAT_MS, MEMBERS_MAX, MOVE_LEASE_MS,
+};
+use crate::ids::{DeathGeneration, MonoMs, NodeId, NodeIncarnation, RaftIndex, RaftTerm};
+use crate::meta::{Command, MemberStatus, MetaState};
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
+use core::fmt;
 
-/// The times that the clock works with, in ms.
+/// The times that fence each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LivenessTimes {
+pub struct Timings {
+    /// Interval of heartbeats.
+    pub heartbeat_ms: u64,
     /// Lease of an answered heartbeat, from its sending.
     pub lease_ms: u64,
-    /// Drift allowed between two machines' clocks over a lease.
+    /// Allowance for drift between two clocks over a lease.
     pub drift_ms: u64,
-    /// Silence after which a member is dead.
+    /// Silence after which a member is marked dead.
     pub dead_after_ms: u64,
-    /// Silence after which a copy of its partitions may be promoted.
+    /// Silence after which its partitions' targets may promote.
     pub force_promote_after_ms: u64,
 }
 
-impl Default for LivenessTimes {
+impl Default for Timings {
     fn default() -> Self {
         Self {
-            lease_ms: defaults::MOVE_LEASE_MS,
-            drift_ms: defaults::CLOCK_DRIFT_MS,
-            dead_after_ms: defaults::DEAD_AFTER_MS,
-            force_promote_after_ms: defaults::FORCE_PROMOTE_AFTER_MS,
+            heartbeat_ms: HEARTBEAT_MS,
+            lease_ms: MOVE_LEASE_MS,
+            drift_ms: CLOCK_DRIFT_MS,
+            dead_after_ms: DEAD_AFTER_MS,
+            force_promote_after_ms: FORCE_PROMOTE_AFTER_MS,
         }
     }
 }
 
-/// What a beat earns.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum BeatVerdict {
-    /// A lease of so many ms from the sending of the beat.
-    Lease {
-        /// How long.
-        ms: u64,
-    },
-    /// Nothing: it was just found dead, which is not applied yet.
-    Dying,
-    /// Nothing yet: it is marked dead and answers again, so this command is to be proposed.
-    Revive(Command),
-    /// The metadata does not know this process: it has to register.
-    Unregistered,
-    /// This node does not lead (any more) in the term of the confirmation.
-    NotLeading,
+impl Timings {
+    /// Whether they hold the order on which the safety of a forced promotion rests.
+    #[must_use]
+    pub const fn are_ordered(&self) -> bool {
+        self.heartbeat_ms > 0
+            && self.heartbeat_ms < self.lease_ms
+            && self.lease_ms.saturating_add(self.drift_ms) < self.dead_after_ms
+            && self.dead_after_ms < self.force_promote_after_ms
+    }
 }
 
-/// Why a promotion has to wait.
+/// Heartbeats that may wait for their answer: a few of every member; more is a flood.
+pub const BEATS_WAITING_MAX: usize = 4 * MEMBERS_MAX;
+
+/// The shell's name for one heartbeat that waits for its answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct BeatId(pub u64);
+
+/// The machine's name for one quorum round.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct RoundId(pub u64);
+
+/// What happens to the machine.
+#[derive(Debug)]
+pub enum LivenessInput<'a> {
+    /// This node leads, in this term.
+    Leading {
+        /// The term.
+        term: RaftTerm,
+    },
+    /// This node does not lead (any more).
+    Following,
+    /// This state is applied here. Told always, leading or not.
+    Applied(&'a MetaState),
+    /// A heartbeat has arrived.
+    Beat {
+        /// Name for the answer.
+        beat: BeatId,
+        /// Who sent it.
+        node: &'a NodeId,
+        /// Which life of it.
+        incarnation: NodeIncarnation,
+    },
+    /// A quorum round has ended.
+    Round {
+        /// Which.
+        round: RoundId,
+        /// The read index that it confirmed; `None` when it failed.
+        commit: Option<RaftIndex>,
+    },
+    /// A proposal for `node` has ended.
+    Proposed {
+        /// For whom it was.
+        node: NodeId,
+        /// How.
+        end: ProposalEnd,
+    },
+    /// Time passes; at least once a heartbeat interval.
+    Tick,
+}
+
+/// How a proposal has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum PromoteWait {
+pub enum ProposalEnd {
+    /// It is in the log at this index: applied, or refused by a guard.
+    Logged(RaftIndex),
+    /// It is certainly not in the log.
+    NotProposed,
+    /// It may be in the log, now or later; it is repeated until that is known.
+    Unknown,
+}
+
+/// What the shell is to do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum LivenessEffect {
+    /// Answer a heartbeat.
+    Answer {
+        /// Which.
+        beat: BeatId,
+        /// Commit index that must be applied at the sender before the lease counts (R10).
+        commit: RaftIndex,
+        /// Lease from the sending of the beat, in ms; 0 renews nothing.
+        lease_ms: u64,
+        /// The leader's term.
+        term: RaftTerm,
+        /// Whether the sender's process is the registered one.
+        registered: bool,
+    },
+    /// Refuse a heartbeat: this node does not lead, or too many wait.
+    Refuse {
+        /// Which.
+        beat: BeatId,
+        /// This node leads; the sender should try again later.
+        busy: bool,
+    },
+    /// Run a quorum round (a ReadIndex that starts now) and tell its end.
+    StartRound {
+        /// Its name.
+        round: RoundId,
+    },
+    /// Propose a death or a revival here, as leader, and tell its end.
+    Propose {
+        /// For whom.
+        node: NodeId,
+        /// The command.
+        command: Command,
+    },
+}
+
+/// Why a copy may not be promoted now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PromoteHold {
     /// This node does not lead.
     NotLeading,
-    /// The owner lives, or died another death than the one named: the command is pointless.
-    NotThatDeath,
-    /// The waiting time is not over.
-    Silence {
-        /// How long still, in ms.
+    /// The owner is not marked dead, or it was another death.
+    NotDead,
+    /// This leader has not waited long enough by its own clock.
+    Wait {
+        /// How long it has to wait yet, in ms.
         left_ms: u64,
     },
 }
 
-/// What the clock knows of one member.
-#[derive(Clone, Copy, Debug)]
-struct Heard {
-    incarnation: NodeIncarnation,
-    /// Latest sign of life, or when this leader began to wait for one.
-    at: MonoMs,
-    /// The death that was decided, by the count before it, until it is applied.
-    dying: Option<DeathGeneration>,
+impl fmt::Display for PromoteHold {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NotLeading => f.write_str("this node does not lead"),
+            Self::NotDead => f.write_str("the owner is not dead, or it was another death"),
+            Self::Wait { left_ms } => write!(
+                f,
+                "this leader has to hear nothing of the owner for {left_ms} ms more"
+            ),
+        }
+    }
 }
 
-/// The clock. It runs while this node leads.
+/// One member as the leader's clock sees it.
+#[derive(Clone, Debug)]
+struct Watched {
+    incarnation: NodeIncarnation,
+    status: MemberStatus,
+    deaths: DeathGeneration,
+    heard: MonoMs,
+    /// A death is proposed and not settled: no lease.
+    dying: bool,
+    /// The death's fate is known once this index is applied here.
+    settles_at: Option<RaftIndex>,
+    /// A proposal for it is under way.
+    proposing: bool,
+}
+
+#[derive(Clone, Debug)]
+struct Waiting {
+    beat: BeatId,
+    node: NodeId,
+    incarnation: NodeIncarnation,
+}
+
+#[derive(Clone, Debug)]
+struct Leadership {
+    term: RaftTerm,
+    /// Beats for which no round has started yet.
+    fresh: Vec<Waiting>,
+    /// The round under way, when it started, and the beats that it confirms.
+    round: Option<(RoundId, MonoMs, Vec<Waiting>)>,
+    /// Beats that are confirmed up to this index, which is not applied here yet.
+    confirmed: Vec<(RaftIndex, Waiting)>,
+    /// A round has failed; the next one waits for a tick.
+    resting: bool,
+    /// When the latest round that succeeded had started; at first when it was elected.
+    confirmed_at: MonoMs,
+}
+
+/// See the file's description.
 #[derive(Clone, Debug)]
 pub struct Liveness {
-    times: LivenessTimes,
-    leading: Option<RaftTerm>,
-    heard: BTreeMap<NodeId, Heard>,
+    timings: Timings,
+    applied: RaftIndex,
+    members: BTreeMap<NodeId, Watched>,
+    leading: Option<Leadership>,
+    next_round: u64,
 }
 
 impl Liveness {
-    /// A clock that stands.
+    /// A machine of a node that does not lead yet.
     ///
     /// # Panics
-    /// When the times do not keep their order; a configuration is checked before.
+    /// When `timings` are not [ordered](Timings::are_ordered).
     #[must_use]
-    pub fn new(times: LivenessTimes) -> Self {
-        assert!(
-            times.lease_ms + times.drift_ms < times.dead_after_ms
-                && times.dead_after_ms < times.force_promote_after_ms,
-            "an owner must have fenced itself before it counts as dead"
-        );
+    pub fn new(timings: Timings) -> Self {
+        assert!(timings.are_ordered(), "{timings:?} fence nothing");
         Self {
-            times,
+            timings,
+            applied: RaftIndex(0),
+            members: BTreeMap::new(),
             leading: None,
-            heard: BTreeMap::new(),
+            next_round: 1,
         }
     }
 
-    /// This node begins to lead in `term`: every member is given its whole time anew.
-    pub fn lead(&mut self, now: MonoMs, term: RaftTerm, state: &MetaState) {
-        self.leading = Some(term);
-        self.heard.clear();
-        self.meet(now, state);
-    }
-
-    /// This node does not lead any more.
-    pub fn follow(&mut self) {
-        self.leading = None;
-        self.heard.clear();
-    }
-
-    /// The term in which the clock runs.
+    /// Steps the machine.
     #[must_use]
-    pub const fn leading(&self) -> Option<RaftTerm> {
-        self.leading
-    }
-
-    /// A beat that arrived at `arrived`. A quorum round that began after its arrival has confirmed
-    /// that this node leads in `term`, and `state` holds everything that was committed by then.
-    pub fn beat(
-        &mut self,
-        arrived: MonoMs,
-        term: RaftTerm,
-        node: &NodeId,
-        incarnation: NodeIncarnation,
-        state: &MetaState,
-    ) -> BeatVerdict {
-        if self.leading != Some(term) {
-            return BeatVerdict::NotLeading;
-        }
-        let Some(member) = state.members.get(node) else {
-            return BeatVerdict::Unregistered;
-        };
-        if member.incarnation != incarnation {
-            return BeatVerdict::Unregistered;
-        }
-        let heard = self.known(arrived, member);
-        heard.at = heard.at.max(arrived);
-        match member.status {
-            MemberStatus::Dead => BeatVerdict::Revive(Command::MarkAlive {
-                id: node.clone(),
+    pub fn step(&mut self, now: MonoMs, input: LivenessInput<'_>) -> Vec<LivenessEffect> {
+        let mut effects = Vec::new();
+        match input {
+            LivenessInput::Leading { term } => self.lead(now, term, &mut effects),
+            LivenessInput::Following => self.follow(&mut effects),
+            LivenessInput::Applied(state) => self.apply(now, state),
+            LivenessInput::Beat {
+                beat,
+                node,
                 incarnation,
-                deaths: member.deaths,
-            }),
-            MemberStatus::Alive if heard.dying.is_some() => BeatVerdict::Dying,
-            MemberStatus::Alive => BeatVerdict::Lease {
-                ms: self.times.lease_ms,
-            },
+            } => self.beat(now, beat, node, incarnation, &mut effects),
+            LivenessInput::Round { round, commit } => self.round_ended(now, round, commit),
+            LivenessInput::Proposed { node, end } => self.proposed(&node, end),
+            LivenessInput::Tick => self.tick(now, &mut effects),
         }
+        self.answer(&mut effects);
+        self.start_round(now, false, &mut effects);
+        effects
     }
 
-    /// The deaths to propose now. A decided death is told again until it is applied.
-    pub fn silent(&mut self, now: MonoMs, state: &MetaState) -> Vec<Command> {
-        if self.leading.is_none() {
-            return Vec::new();
-        }
-        self.meet(now, state);
-        let dead_after_ms = self.times.dead_after_ms;
-        let mut deaths = Vec::new();
-        for member in state.members.values() {
-            let heard = self.known(now, member);
-            let decided = heard.dying.is_some() || now.since(heard.at) >= dead_after_ms;
-            if member.status == MemberStatus::Dead || !decided {
-                continue;
-            }
-            heard.dying = Some(member.deaths);
-            deaths.push(Command::MarkDead {
-                id: member.id.clone(),
-                incarnation: member.incarnation,
-                deaths: member.deaths,
-            });
-        }
-        deaths
-    }
-
-    /// Whether a forced promotion over this death of `owner` may be proposed now.
+    /// Whether this leader may propose a forced promotion over the owner's death `deaths`: asked
+    /// at the leader just before it proposes, whoever wants the promotion.
     ///
     /// # Errors
-    /// [`PromoteWait`]: it was not proposed.
+    /// [`PromoteHold`] says why not.
     pub fn may_promote(
-        &mut self,
+        &self,
         now: MonoMs,
         owner: &NodeId,
         deaths: DeathGeneration,
-        state: &MetaState,
-    ) -> Result<(), PromoteWait> {
+    ) -> Result<(), PromoteHold> {
         if self.leading.is_none() {
-            return Err(PromoteWait::NotLeading);
+            return Err(PromoteHold::NotLeading);
         }
-        let member = state
-            .members
-            .get(owner)
-            .filter(|m| m.status == MemberStatus::Dead && m.deaths == deaths)
-            .ok_or(PromoteWait::NotThatDeath)?;
-        let silence = now.since(self.known(now, member).at);
-        let left_ms = self.times.force_promote_after_ms.saturating_sub(silence);
-        if left_ms > 0 {
-            return Err(PromoteWait::Silence { left_ms });
+        let Some(owner) = self.members.get(owner) else {
+            return Err(PromoteHold::NotDead);
+        };
+        if owner.status != MemberStatus::Dead || owner.deaths != deaths {
+            return Err(PromoteHold::NotDead);
+        }
+        let silent = now.since(owner.heard);
+        if silent < self.timings.force_promote_after_ms {
+            let left_ms = self.timings.force_promote_after_ms - silent;
+            return Err(PromoteHold::Wait { left_ms });
         }
         Ok(())
     }
 
-    /// Begins to wait for members that are new, and forgets those that are gone.
-    fn meet(&mut self, now: MonoMs, state: &MetaState) {
-        self.heard.retain(|id, _| state.members.contains_key(id));
-        for member in state.members.values() {
-            self.known(now, member);
+    /// How long this leader has not heard a member, in ms; `None` when it does not lead or does
+    /// not know it.
+    #[must_use]
+    pub fn silent_ms(&self, now: MonoMs, node: &NodeId) -> Option<u64> {
+        self.leading.as_ref()?;
+        Some(now.since(self.members.get(node)?.heard))
+    }
+
+    fn lead(&mut self, now: MonoMs, term: RaftTerm, effects: &mut Vec<LivenessEffect>) {
+        self.follow(effects);
+        self.clocks_anew(now);
+        for member in self.members.values_mut() {
+            member.dying = false;
+            member.settles_at = None;
+            member.proposing = false;
+        }
+        self.leading = Some(Leadership {
+            term,
+            fresh: Vec::new(),
+            round: None,
+            confirmed: Vec::new(),
+            resting: false,
+            confirmed_at: now,
+        });
+    }
+
+    fn follow(&mut self, effects: &mut Vec<LivenessEffect>) {
+        let Some(leading) = self.leading.take() else {
+            return;
+        };
+        let in_round = leading.round.into_iter().flat_map(|(_, _, beats)| beats);
+        let confirmed = leading.confirmed.into_iter().map(|(_, beat)| beat);
+        for waiting in leading.fresh.into_iter().chain(in_round).chain(confirmed) {
+            effects.push(LivenessEffect::Refuse {
+                beat: waiting.beat,
+                busy: false,
+            });
         }
     }
 
-    /// What is known of a member; a process that registered since is new.
-    fn known(&mut self, now: MonoMs, member: &Member) -> &mut Heard {
-        let fresh = Heard {
-            incarnation: member.incarnation,
-            at: now,
-            dying: None,
+    fn clocks_anew(&mut self, now: MonoMs) {
+        for member in self.members.values_mut() {
+            member.heard = member.heard.max(now);
+        }
+    }
+
+    fn apply(&mut self, now: MonoMs, state: &MetaState) {
+        self.applied = self.applied.max(state.applied);
+        self.members.retain(|id, _| state.members.contains_key(id));
+        for (id, member) in &state.members {
+            let watched = self.members.entry(id.clone()).or_insert(Watched {
+                incarnation: member.incarnation,
+                status: member.status,
+                deaths: member.deaths,
+                heard: now,
+                dying: false,
+                settles_at: None,
+                proposing: false,
+            });
+            if watched.incarnation != member.incarnation {
+                // Another process: it has just been heard of, and no death of the former one is
+                // on its way to it any more.
+                watched.incarnation = member.incarnation;
+                watched.heard = now;
+                watched.dying = false;
+            }
+            let settled = watched
+                .settles_at
+                .take_if(|index| *index <= self.applied)
+                .is_some();
+            if settled || watched.deaths != member.deaths {
+                watched.dying = false;
+                watched.settles_at = None;
+            }
+            watched.status = member.status;
+            watched.deaths = member.deaths;
+        }
+    }
+
+    fn beat(
+        &mut self,
+        now: MonoMs,
+        beat: BeatId,
+        node: &NodeId,
+        incarnation: NodeIncarnation,
+        effects: &mut Vec<LivenessEffect>,
+    ) {
+        let waiting = self.waiting();
+        let Some(leading) = self.leading.as_mut() else {
+            effects.push(LivenessEffect::Refuse { beat, busy: false });
+            return;
         };
-        let heard = self.heard.entry(member.id.clone()).or_insert(fresh);
-        if heard.incarnation != member.incarnation {
-            *heard = fresh;
+        if waiting >= BEATS_WAITING_MAX {
+            effects.push(LivenessEffect::Refuse { beat, busy: true });
+            return;
         }
-        // The decided death is applied, or another one was.
-        if heard.dying.is_some_and(|deaths| deaths != member.deaths) {
-            heard.dying = None;
+        // Heard at its arrival, confirmed or not: that can only put a death off.
+        if let Some(member) = self.members.get_mut(node)
+            && member.incarnation == incarnation
+        {
+            member.heard = member.heard.max(now);
         }
-        heard
+        leading.fresh.push(Waiting {
+            beat,
+            node: node.clone(),
+            incarnation,
+        });
+    }
+
+    fn waiting(&self) -> usize {
+        self.leading.as_ref().map_or(0, |leading| {
+            let in_round = leading
+                .round
+                .as_ref()
+                .map_or(0, |(_, _, beats)| beats.len());
+            leading.fresh.len() + in_round + leading.confirmed.len()
+        })
+    }
+
+    fn start_round(&mut self, now: MonoMs, anyhow: bool, effects: &mut Vec<LivenessEffect>) {
+        let Some(leading) = self.leading.as_mut() else {
+            return;
+        };
+        let wanted = anyhow || !leading.fresh.is_empty();
+        if leading.round.is_some() || leading.resting || !wanted {
+            return;
+        }
+        let round = RoundId(self.next_round);
+        self.next_round += 1;
+        let beats = core::mem::take(&mut leading.fresh);
+        leading.round = Some((round, now, beats));
+        effects.push(LivenessEffect::StartRound { round });
+    }
+
+    fn round_ended(&mut self, now: MonoMs, round: RoundId, commit: Option<RaftIndex>) {
+        let Some(leading) = self.leading.as_mut() else {
+            return;
+        };
+        let Some((_, started, beats)) = leading.round.take_if(|(id, ..)| *id == round) else {
+            return;
+        };
+        let Some(commit) = commit else {
+            // Unconfirmed: the same beats wait for the next round.
+            leading.fresh.splice(0..0, beats);
+            leading.resting = true;
+            return;
+        };
+        let gap = started.since(leading.confirmed_at) > self.timings.lease_ms;
+        leading.confirmed_at = started;
+        leading
+            .confirmed
+            .extend(beats.into_iter().map(|beat| (commit, beat)));
+        if gap {
+            self.clocks_anew(now);
+        }
+    }
+
+    fn proposed(&mut self, node: &NodeId, end: ProposalEnd) {
+        let applied = self.applied;
+        let Some(member) = self.members.get_mut(node) else {
+            return;
+        };
+        member.proposing = false;
+        match end {
+            ProposalEnd::Logged(index) if index > applied => {
+                member.settles_at = member.dying.then_some(index);
+            }
+            ProposalEnd::Logged(_) | ProposalEnd::NotProposed => member.dying = false,
+            // It may still come, so no lease until a repetition has settled it.
+            ProposalEnd::Unknown => {}
+        }
+    }
+
+    fn tick(&mut self, now: MonoMs, effects: &mut Vec<LivenessEffect>) {
+        let Some(leading) = self.leading.as_mut() else {
+            return;
+        };
+        leading.resting = false;
+        // Its own silence, not theirs, when it was not confirmed lately.
+        let unconfirmed_ms = now.since(leading.confirmed_at);
+        let confirmed = unconfirmed_ms <= self.timings.lease_ms;
+        let idle = unconfirmed_ms >= self.timings.heartbeat_ms;
+        for (id, member) in &mut self.members {
+            let silent = now.since(member.heard) >= self.timings.dead_after_ms;
+            let dies = member.status == MemberStatus::Alive && (silent || member.dying);
+            let settling = member.proposing || member.settles_at.is_some();
+            if !confirmed || settling || !dies {
+                continue;
+            }
+            member.dying = true;
+            member.proposing = true;
+            effects.push(LivenessEffect::Propose {
+                node: id.clone(),
+                command: Command::MarkDead {
+                    id: id.clone(),
+                    incarnation: member.incarnation,
+                    deaths: member.deaths,
+                },
+            });
+        }
+        self.start_round(now, idle, effects);
+    }
+
+    /// Answers what is confirmed and applied.
+    fn answer(&mut self, effects: &mut Vec<LivenessEffect>) {
+        let Some(leading) = self.leading.as_mut() else {
+            return;
+        };
+        let applied = self.applied;
+        let (ready, later): (Vec<_>, Vec<_>) = core::mem::take(&mut leading.confirmed)
+            .into_iter()
+            .partition(|(commit, _)| *commit <= applied);
+        leading.confirmed = later;
+        for (commit, waiting) in ready {
+            let member = self
+                .members
+                .get_mut(&waiting.node)
+                .filter(|member| member.incarnation == waiting.incarnation);
+            let registered = member.is_some();
+            let mut lease_ms = 0;
+            if let Some(member) = member {
+                if member.status == MemberStatus::Alive && !member.dying {
+                    lease_ms = self.timings.lease_ms;
+                } else if member.status == MemberStatus::Dead && !member.proposing {
+                    member.proposing = true;
+                    effects.push(LivenessEffect::Propose {
+                        node: waiting.node.clone(),
+                        command: Command::MarkAlive {
+                            id: waiting.node.clone(),
+                            incarnation: member.incarnation,
+                            deaths: member.deaths,
+                        },
+                    });
+                }
+            }
+            effects.push(LivenessEffect::Answer {
+                beat: waiting.beat,
+                commit,
+                lease_ms,
+                term: leading.term,
+                registered,
+            });
+        }
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::ids::RaftIndex;
-    use crate::meta::Reply;
-    use alloc::string::String;
-
-    const TERM: RaftTerm = RaftTerm(3);
-
-    struct World {
-        state: MetaState,
-        index: u64,
-        clock: Liveness,
-    }
-
-    impl World {
-        fn new(nodes: &[&str]) -> Self {
-            let mut world = Self {
-                state: MetaState::default(),
-                index: 0,
-                clock: Liveness::new(LivenessTimes::default()),
-            };
-            for node in nodes {
-                world.register(node, 1);
-            }
-            let state = world.state.clone();
-            world.clock.lead(MonoMs(0), TERM, &state);
-            world
-        }
-
-        fn apply(&mut self, command: &Command) -> Reply {
-            self.index += 1;
-            self.state.apply(RaftIndex(self.index), command)
-        }
-
-        fn register(&mut self, node: &str, incarnation: u64) {
-            let command = Command::Register {
-                id: id(node),
-                addr: "h:1".into(),
-                bulk_addr: "h:2".into(),
-                http_addr: String::new(),
-                incarnation: NodeIncarnation(incarnation),
-                disk: 5,
-                shards: 1,
-                version: "1".into(),
-            };
-            assert!(matches!(self.apply(&command), Reply::Done { .. }));
-        }
-
-        fn beat(&mut self, at: u64, node: &str, incarnation: u64) -> BeatVerdict {
-            let incarnation = NodeIncarnation(incarnation);
-            self.clock
-                .beat(MonoMs(at), TERM, &id(node), incarnation, &self.state)
-        }
-
-        fn silent(&mut self, at: u64) -> Vec<Command> {
-            self.clock.silent(MonoMs(at), &self.state)
-        }
-    }
-
-    fn id(node: &str) -> NodeId {
-        NodeId(node.into())
-    }
-
-    fn dead(commands: &[Command]) -> Vec<&str> {
-        let ids = commands.iter().map(|command| match command {
-            Command::MarkDead { id, .. } => id.as_str(),
-            other => panic!("not a death: {other:?}"),
-        });
-        ids.collect()
-    }
-
-    const LEASE: BeatVerdict = BeatVerdict::Lease {
-        ms: defaults::MOVE_LEASE_MS,
-    };
-
-    #[test]
-    fn silence_kills_after_the_whole_time_and_a_beat_begins_it_anew() {
-        let mut world = World::new(&["a", "b"]);
-        assert_eq!(world.beat(5_000, "a", 1), LEASE);
-        assert!(world.silent(14_999).is_empty());
-        assert_eq!(dead(&world.silent(15_000)), ["b"]);
-        assert_eq!(dead(&world.silent(20_000)), ["a", "b"]);
-    }
-
-    #[test]
-    fn nobody_gets_a_lease_between_the_decision_and_the_revival() {
-        let mut world = World::new(&["a"]);
-        let deaths = world.silent(15_000);
-        // The beat comes before the death is applied.
-        assert_eq!(world.beat(15_001, "a", 1), BeatVerdict::Dying);
-        // The decision stands, and is told again until it is applied.
-        assert_eq!(world.silent(15_500), deaths);
-        world.apply(&deaths[0]);
-        let BeatVerdict::Revive(revive) = world.beat(16_000, "a", 1) else {
-            panic!("a dead member that beats is revived");
-        };
-        assert!(matches!(world.beat(16_500, "a", 1), BeatVerdict::Revive(_)));
-        world.apply(&revive);
-        assert_eq!(world.beat(17_000, "a", 1), LEASE);
-        assert!(world.silent(17_500).is_empty());
-    }
-
-    #[test]
-    fn another_process_than_the_registered_one_is_told_to_register() {
-        let mut world = World::new(&["a"]);
-        assert_eq!(world.beat(1, "a", 2), BeatVerdict::Unregistered);
-        assert_eq!(world.beat(1, "x", 1), BeatVerdict::Unregistered);
-        // Neither counts as a sign of life.
-        assert_eq!(dead(&world.silent(15_000)), ["a"]);
-    }
-
-    #[test]
-    fn a_new_leader_counts_from_its_own_beginning() {
-        let mut world = World::new(&["a"]);
-        let state = world.state.clone();
-        world.clock.follow();
-        assert!(world.silent(60_000).is_empty());
-        assert_eq!(world.beat(60_000, "a", 1), BeatVerdict::NotLeading);
-        world.clock.lead(MonoMs(60_000), RaftTerm(4), &state);
-        assert!(world.silent(74_999).is_empty());
-        // A confirmation of an earlier term earns nothing.
-        assert_eq!(world.beat(61_000, "a", 1), BeatVerdict::NotLeading);
-        assert_eq!(dead(&world.silent(75_000)), ["a"]);
-    }
-
-    #[test]
-    fn a_registration_is_a_sign_of_life() {
-        let mut world = World::new(&["a"]);
-        assert!(world.silent(14_000).is_empty());
-        world.register("a", 2);
-        assert!(world.silent(16_000).is_empty());
-        assert_eq!(dead(&world.silent(31_000)), ["a"]);
-    }
-
-    #[test]
-    fn a_promotion_waits_for_the_whole_silence_of_that_death() {
-        let mut world = World::new(&["a"]);
-        let state = world.state.clone();
-        let promote = |world: &mut World, at, deaths| {
-            let state = world.state.clone();
-            world
-                .clock
-                .may_promote(MonoMs(at), &id("a"), DeathGeneration(deaths), &state)
-        };
-        assert_eq!(
-            promote(&mut world, 200_000, 0),
-            Err(PromoteWait::NotThatDeath)
-        );
-        let deaths = world.silent(15_000);
-        world.apply(&deaths[0]);
-        assert_eq!(
-            promote(&mut world, 119_000, 1),
-            Err(PromoteWait::Silence { left_ms: 1_000 })
-        );
-        assert_eq!(promote(&mut world, 120_000, 1), Ok(()));
-        assert_eq!(
-            promote(&mut world, 120_000, 2),
-            Err(PromoteWait::NotThatDeath)
-        );
-        // It answers once: the time begins anew, although it is still marked dead.
-        assert!(matches!(
-            world.beat(121_000, "a", 1),
-            BeatVerdict::Revive(_)
-        ));
-        assert_eq!(
-            promote(&mut world, 122_000, 1),
-            Err(PromoteWait::Silence { left_ms: 119_000 })
-        );
-        world.clock.follow();
-        assert_eq!(
-            promote(&mut world, 900_000, 1),
-            Err(PromoteWait::NotLeading)
-        );
-        world.clock.lead(MonoMs(900_000), RaftTerm(9), &state);
-        assert_eq!(
-            promote(&mut world, 900_000, 1),
-            Err(PromoteWait::Silence { left_ms: 120_000 })
-        );
-    }
-}
+#[path = "liveness_tests.rs"]
+mod tests;
