@@ -79,25 +79,20 @@ pub(crate) struct DiskFile {
 impl DiskFile {
     /// Opens an existing file.
     pub(crate) async fn open(path: &Path) -> Result<Rc<Self>> {
-        Self::open_with(path, false, true).await
-    }
-
-    /// Opens an existing file for reading only.
-    pub(crate) async fn open_read(path: &Path) -> Result<Rc<Self>> {
-        Self::open_with(path, false, false).await
+        Self::open_with(path, false).await
     }
 
     /// Makes the file, or opens it when it exists. Its directory is not synced.
     pub(crate) async fn create(path: &Path) -> Result<Rc<Self>> {
-        Self::open_with(path, true, true).await
+        Self::open_with(path, true).await
     }
 
-    async fn open_with(path: &Path, create: bool, write: bool) -> Result<Rc<Self>> {
+    async fn open_with(path: &Path, create: bool) -> Result<Rc<Self>> {
         let fail = |e| StorageError::io("open", path, e);
         fault::before(&Op::Open { path, create }).map_err(fail)?;
         let file = OpenOptions::new()
             .read(true)
-            .write(write)
+            .write(true)
             .create(create)
             .mode(0o640)
             .dma_open(path)

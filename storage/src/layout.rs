@@ -91,6 +91,8 @@ pub struct Found {
     pub copies: Vec<FoundCopy>,
     /// Copies in progress.
     pub stagings: Vec<FoundStaging>,
+    /// Copies in progress that were set aside.
+    pub asides: Vec<PathBuf>,
     /// Directories that nobody knows; they are left alone.
     pub unknown: Vec<PathBuf>,
 }
@@ -146,7 +148,27 @@ fn scan_now(root: &Path) -> io::Result<Scan> {
             None => found.unknown.push(path),
         }
     }
+    let aside = root.join(ASIDE);
+    found.asides = disk::list_dir_now(&aside)?
+        .iter()
+        .map(|name| aside.join(name))
+        .collect();
     Ok(Ok(found))
+}
+
+/// Deletes what was set aside of a partition, durably: its owner serves again.
+///
+/// # Errors
+/// The disk's error.
+pub async fn delete_asides(root: &Path, key: PartitionKey) -> Result<(), StorageError> {
+    let dir = root.join(ASIDE);
+    let prefix = format!("t{}-p{}-m", key.topic, key.partition);
+    for name in disk::list_dir(&dir).await? {
+        if name.starts_with(&prefix) {
+            disk::remove_tree(&dir.join(name)).await?;
+        }
+    }
+    Ok(())
 }
 
 /// The real copy of a partition on this node, of whatever epoch.

@@ -13,6 +13,8 @@ pub mod limits;
 pub mod log;
 pub mod options;
 pub mod scan;
+pub mod staging;
+pub mod wal;
 
 mod disk;
 mod store;
@@ -24,7 +26,9 @@ pub use layout::{FoundCopy, FoundStaging};
 pub use log::{Log, Pin, Ticket};
 pub use options::Options;
 pub use scan::{FrameScanner, ScanEvent};
+pub use staging::{StageBuf, Staging, roll_back_install};
 pub use store::append::Appended;
 pub use store::read::ReadBatch;
 pub use store::recover::{Cut, Damage, RecoveryReport};
 pub use store::state::LogStats;
+pub use wal::{Wal, WalEntry, WalOptions, WalPending, WalRecovery};

@@ -379,7 +379,8 @@ impl Log {
             self.0.state.borrow_mut().install = old;
             return Err(error);
         }
-        disk::remove_file(&self.0.dir.join(layout::STAGED_FILE)).await
+        disk::remove_file(&self.0.dir.join(layout::STAGED_FILE)).await?;
+        self.0.trim_copied().await
     }
 
     /// Gives back space reserved ahead and closes files, for a partition that is idle. Appends and reads

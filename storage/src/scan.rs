@@ -170,7 +170,16 @@ impl FrameScanner {
     /// No frame is cut off here: what was fed ends between two frames.
     #[must_use]
     pub fn between_frames(&self) -> bool {
-        matches!(self.state, State::Frames) && self.carry.is_empty()
+        matches!(self.state, State::Frames) && self.carry.is_empty() && self.lost.is_none()
+    }
+
+    /// Bytes that the current frame still needs; 0 between frames or when that is not known.
+    #[must_use]
+    pub const fn until_frame_end(&self) -> u64 {
+        match self.state {
+            State::Payload { left, pad, .. } => (left + pad) as u64,
+            State::Start | State::Frames => 0,
+        }
     }
 
     /// Takes the next bytes.

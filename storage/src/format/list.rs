@@ -234,6 +234,17 @@ pub fn encode_footer(seed: u32, durable_len: u64, points: &[IndexPoint]) -> Vec<
     bytes
 }
 
+/// Length of the footer that begins with these bytes, if one does.
+#[must_use]
+pub fn footer_len(head: &[u8]) -> Option<usize> {
+    if head.len() < FOOTER_HEAD || &head[..8] != FOOTER_MAGIC {
+        return None;
+    }
+    (u32_at(head, 12) as usize)
+        .checked_mul(POINT)?
+        .checked_add(FOOTER_HEAD + 4)
+}
+
 /// Reads a footer; `None` when it is missing, damaged or of another segment or length, in which case
 /// the index is made again from the segment.
 #[must_use]

@@ -351,6 +351,7 @@ impl Store {
                 totals: Totals::empty(id.base),
                 index: Vec::new(),
                 unindexed: 0,
+                footed: false,
                 file: Some(place.file.clone()),
             });
             state.active = true;

@@ -8,7 +8,7 @@ use super::recover::scan_file;
 use super::state::Store;
 use crate::disk::{self, DiskFile};
 use crate::error::StorageError;
-use crate::format::list::{IndexPoint, Totals, decode_footer, encode_footer};
+use crate::format::list::{IndexPoint, Totals, decode_footer, encode_footer, footer_len};
 use crate::limits::{IO_CHUNK_BYTES, TRIM_BLOCK_BYTES};
 use crate::scan::ScanEvent;
 use narad_core::copy::SegmentId;
@@ -103,6 +103,7 @@ impl Store {
         }
         segment.index = points;
         segment.unindexed = 0;
+        segment.footed |= whole;
     }
 
     async fn read_footer(
@@ -112,16 +113,18 @@ impl Store {
         durable_len: u64,
     ) -> Result<Option<Vec<IndexPoint>>, StorageError> {
         let at = footer_at(durable_len);
-        let len = file.len().await?.saturating_sub(at);
-        if len == 0 || len > IO_CHUNK_BYTES as u64 {
+        let page = TRIM_BLOCK_BYTES as usize;
+        let head = file.read(at, page).await?;
+        let Some(len) = footer_len(&head).map(|len| len.next_multiple_of(page)) else {
+            return Ok(None);
+        };
+        if len <= head.len() {
+            return Ok(decode_footer(&head, seed, durable_len));
+        }
+        if len > IO_CHUNK_BYTES {
             return Ok(None);
         }
-        let bytes = file
-            .read(
-                at,
-                (len as usize).next_multiple_of(TRIM_BLOCK_BYTES as usize),
-            )
-            .await?;
+        let bytes = file.read(at, len).await?;
         Ok(decode_footer(&bytes, seed, durable_len))
     }
 

@@ -8,7 +8,6 @@ use super::state::{State, Store};
 use crate::disk;
 use crate::error::StorageError;
 use crate::format::list::{ListEntry, SegmentList};
-use crate::limits::TRIM_BLOCK_BYTES;
 use narad_core::copy::SegmentId;
 use narad_core::ids::{Offset, WallMs};
 use std::rc::Rc;
@@ -76,51 +75,60 @@ impl Store {
         self.list_later();
     }
 
-    /// Writes footers of sealed segments whose index is complete in memory and whose file is still
-    /// open from their time as the active one.
+    /// Writes footers of sealed segments whose index is whole in memory, and lets go of that index: a
+    /// cold segment's is read back from the footer when it is needed.
     async fn write_footers(&self) {
         let sealed: Vec<_> = {
             let state = self.state.borrow();
             let sealed = state.segments.len() - usize::from(state.active);
             state.segments[..sealed]
                 .iter()
-                .rev()
-                .take(2)
-                .filter(|s| s.unindexed == 0 && !s.index.is_empty())
-                .filter_map(|s| {
-                    let file = s.file.clone()?;
-                    Some((s.id, s.totals.len, s.index.clone(), file))
-                })
+                .filter(|s| !s.footed && s.unindexed == 0)
+                .map(|s| (s.id, s.totals.len, s.index.clone()))
                 .collect()
         };
-        for (id, len, index, file) in sealed {
-            let seed = self.ident(id).seed();
-            match file.len().await {
-                Ok(found) if found != footer_at(len) && self.has_footer(&file, seed, len).await => {
-                    continue;
-                }
-                _ => {}
-            }
-            if let Err(error) = write_footer(&file, seed, len, &index).await {
+        for (id, len, index) in sealed {
+            let result = match self.file_of(id).await {
+                Ok(Some(file)) => write_footer(&file, self.ident(id).seed(), len, &index).await,
+                Ok(None) => continue,
+                Err(error) => Err(error),
+            };
+            if let Err(error) = result {
                 tracing::warn!(%error, "footer not written");
+                continue;
             }
             let mut state = self.state.borrow_mut();
-            if let Some(i) = state.position_of(id)
-                && i + 1 < state.segments.len()
-            {
-                // A cold segment's index is read back from the footer when it is needed.
+            if let Some(i) = state.position_of(id) {
+                state.segments[i].footed = true;
                 state.segments[i].index = Vec::new();
                 state.segments[i].unindexed = len;
             }
         }
     }
 
-    async fn has_footer(&self, file: &disk::DiskFile, seed: u32, len: u64) -> bool {
-        let at = footer_at(len);
-        match file.read(at, TRIM_BLOCK_BYTES as usize).await {
-            Ok(bytes) => crate::format::list::decode_footer(&bytes, seed, len).is_some(),
-            Err(_) => false,
+    /// Gives back what a move reserved behind the last segment that it copied.
+    pub(crate) async fn trim_copied(&self) -> Result<(), StorageError> {
+        let last = {
+            let state = self.state.borrow();
+            let sealed = state.segments.len() - usize::from(state.active);
+            state.segments[..sealed].last().map(|s| s.id)
+        };
+        let Some(id) = last else { return Ok(()) };
+        self.ensure_index(id).await?;
+        let index = {
+            let state = self.state.borrow();
+            let Some(i) = state.position_of(id) else {
+                return Ok(());
+            };
+            (
+                state.segments[i].totals.len,
+                state.segments[i].index.clone(),
+            )
+        };
+        if let Some(file) = self.file_of(id).await? {
+            write_footer(&file, self.ident(id).seed(), index.0, &index.1).await?;
         }
+        Ok(())
     }
 
     /// Gives back the space reserved ahead and closes files; appends may go on afterwards.
@@ -279,6 +287,8 @@ impl Store {
             );
             state.start = state.start.max(start);
         }
+        // Offsets are never used again, also when no segment is left to tell the last one.
+        self.persist_meta().await?;
         self.forget(&[id]);
         self.list_settled().await;
         self.persist_list().await?;

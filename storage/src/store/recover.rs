@@ -378,6 +378,7 @@ impl Opening<'_> {
             totals: entry.totals,
             index: Vec::new(),
             unindexed: entry.totals.len,
+            footed: false,
             file: None,
         });
     }
@@ -565,6 +566,7 @@ impl Opening<'_> {
             totals: pad(scanned.totals, block),
             index: scanned.index,
             unindexed: from.len,
+            footed: false,
             file: None,
         });
     }

@@ -31,6 +31,8 @@ pub(crate) struct Segment {
     pub(crate) index: Vec<IndexPoint>,
     /// Bytes at the start for which the index has no points yet.
     pub(crate) unindexed: u64,
+    /// The file carries its footer.
+    pub(crate) footed: bool,
     pub(crate) file: Option<Rc<DiskFile>>,
 }
 

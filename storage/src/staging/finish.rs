@@ -1,0 +1,298 @@
+//! From a staged copy to a real one, and back.
+//!
+//! What this file keeps true: only a copy that equals the capture, byte for byte, gets an end state;
+//! under the freeze nothing is read back from the disk; the rename is the moment at which the copy is
+//! real, and it carries its install mark before that (rule R3).
+
+use super::Staging;
+use super::saved::Saved;
+use super::segment::StagedSegment;
+use crate::disk;
+use crate::error::{StageError, StorageError};
+use crate::format::list::{ListEntry, Marks, SegmentList, Totals};
+use crate::format::meta::{Meta, decode_file};
+use crate::format::segment::Owner;
+use crate::layout;
+use crate::limits::{MAX_LIST_BYTES, META_SLOT_BYTES};
+use crate::store::append::note_mark;
+use crate::store::keep::LIST_FILE;
+use crate::store::meta::{META_FILE, open_meta, write_slot};
+use crate::store::recover::pad;
+use futures::future::{try_join, try_join_all};
+use narad_core::copy::{InstallMark, Manifest, SegmentState};
+use narad_core::ids::{CopyId, MoveId, Offset};
+use std::path::Path;
+
+impl Staging {
+    /// Does ahead what can be done before the freeze: checks that no real copy is in the way, makes the
+    /// directories and the meta file, writes what is staged.
+    ///
+    /// # Errors
+    /// [`StageError::RealCopyExists`], or the disk's error.
+    pub async fn prepare_install(&mut self, next: CopyId, root: &Path) -> Result<(), StageError> {
+        assert!(next.key == self.key, "install of another partition");
+        if let Some(copy) = layout::real_copy(root, self.key).await? {
+            return Err(StageError::RealCopyExists { copy });
+        }
+        disk::create_dir(&layout::partitions_root(root)).await?;
+        if self.meta_file.is_none() {
+            self.meta_file = Some(open_meta(&self.dir).await?);
+        }
+        self.sync().await
+    }
+
+    /// Compares the staged copy with the capture, writes the end state (list, meta with exact
+    /// high-watermark, frontier, fence, marks and install mark) and makes all of it durable. Nothing is
+    /// read from the disk. Of a forced promotion (`mark.handoff_id` is `None`) the capture is what is
+    /// staged, and an incomplete frame at its end is dropped.
+    ///
+    /// # Errors
+    /// [`StageError::Mismatch`] or [`StageError::Short`]: nothing was written, copying may go on. The
+    /// disk's error: open the staging again.
+    pub async fn finish(
+        &mut self,
+        capture: &Manifest,
+        mark: InstallMark,
+        next: CopyId,
+    ) -> Result<(), StageError> {
+        assert!(next.key == self.key, "install of another partition");
+        self.check_usable()?;
+        self.drain().await?;
+        self.compare(capture)?;
+        let promote = mark.handoff_id.is_none();
+        let entries = self.entries(capture, promote)?;
+        let end = entries.last().map_or(capture.hwm, |e| e.totals.end);
+        if end < capture.hwm {
+            return Err(StageError::Short {
+                key: self.key,
+                end,
+                hwm: capture.hwm,
+            });
+        }
+        let list = SegmentList {
+            owner: Owner::Partition(self.key),
+            epoch: next.epoch,
+            entries,
+            marks: self.marks_of(capture),
+        };
+        let result = self.write_end_state(&list, capture, mark, next, end).await;
+        self.failed |= result.is_err();
+        result?;
+        self.finished = Some(next);
+        Ok(())
+    }
+
+    async fn write_end_state(
+        &mut self,
+        list: &SegmentList,
+        capture: &Manifest,
+        mark: InstallMark,
+        next: CopyId,
+        end: Offset,
+    ) -> Result<(), StageError> {
+        let file = match &self.meta_file {
+            Some(file) => file.clone(),
+            None => open_meta(&self.dir).await?,
+        };
+        self.meta_file = Some(file.clone());
+        self.meta_generation += 1;
+        let meta = Meta {
+            owner: Owner::Partition(self.key),
+            epoch: next.epoch,
+            generation: self.meta_generation,
+            start: capture.start,
+            hwm: capture.hwm,
+            durable_end: end,
+            frontier: capture.frontier,
+            fence: (capture.hwm < end).then_some((capture.hwm, end)),
+            install: Some(mark),
+        };
+        let list_path = self.dir.join(LIST_FILE);
+        let data = try_join_all(self.segments.iter_mut().map(StagedSegment::complete));
+        let facts = try_join(
+            disk::replace_file(&list_path, list.encode()),
+            write_slot(&file, &meta),
+        );
+        try_join(data, facts).await?;
+        if std::mem::take(&mut self.dir_dirty) {
+            disk::sync_dir(&self.dir).await?;
+        }
+        Ok(())
+    }
+
+    fn compare(&mut self, capture: &Manifest) -> Result<(), StageError> {
+        let mismatch = |key, what| Err(StageError::Mismatch { key, what });
+        for want in &capture.segments {
+            let have = self.segments.iter().find(|s| s.id() == want.id);
+            let have = have.map(StagedSegment::state);
+            match have {
+                Some(s) if s.durable_len == want.durable_len && s.digest == want.digest => {}
+                Some(s) => {
+                    return mismatch(
+                        self.key,
+                        format!(
+                            "segment {} of epoch {}: {} bytes with digest {:08x} staged, {} with {:08x} captured",
+                            want.id.base,
+                            want.id.epoch,
+                            s.durable_len,
+                            s.digest,
+                            want.durable_len,
+                            want.digest
+                        ),
+                    );
+                }
+                None if want.durable_len == 0 => {}
+                None => {
+                    return mismatch(
+                        self.key,
+                        format!(
+                            "segment {} of epoch {} is not staged",
+                            want.id.base, want.id.epoch
+                        ),
+                    );
+                }
+            }
+        }
+        for staged in &self.segments {
+            let wanted = capture.segments.iter().any(|s| s.id == staged.id());
+            if !wanted && staged.len() > 0 {
+                return mismatch(
+                    self.key,
+                    format!(
+                        "segment {} of epoch {} is staged but not captured",
+                        staged.id().base,
+                        staged.id().epoch
+                    ),
+                );
+            }
+        }
+        Ok(())
+    }
+
+    fn entries(&self, capture: &Manifest, promote: bool) -> Result<Vec<ListEntry>, StageError> {
+        let mut entries: Vec<ListEntry> = Vec::new();
+        for segment in self.segments.iter().filter(|s| s.len() > 0) {
+            let want = capture.segments.iter().find(|s| s.id == segment.id());
+            let totals = self.end_totals(segment, want, promote)?;
+            if let Some(last) = entries.last()
+                && last.totals.end > segment.id().base
+            {
+                return Err(StageError::Mismatch {
+                    key: self.key,
+                    what: format!("segments overlap at offset {}", segment.id().base),
+                });
+            }
+            if totals.end == segment.id().base {
+                continue;
+            }
+            entries.push(ListEntry {
+                id: segment.id(),
+                totals,
+                active: false,
+            });
+        }
+        Ok(entries)
+    }
+
+    fn end_totals(
+        &self,
+        segment: &StagedSegment,
+        want: Option<&SegmentState>,
+        promote: bool,
+    ) -> Result<Totals, StageError> {
+        let whole = segment.scanner.totals();
+        if promote {
+            let edge = pad(*segment.scanner.edge(), segment.file.block());
+            return Ok(if edge.len <= whole.len { edge } else { whole });
+        }
+        // The source counts records that are lost at the end of a damaged segment.
+        let end = want.map_or(whole.end, |s| s.end);
+        if end < whole.end {
+            return Err(StageError::Mismatch {
+                key: self.key,
+                what: format!(
+                    "segment {} ends at {}, captured is {end}",
+                    segment.id().base,
+                    whole.end
+                ),
+            });
+        }
+        Ok(Totals {
+            end,
+            missing: whole.missing + (end.0 - whole.end.0),
+            ..whole
+        })
+    }
+
+    fn marks_of(&self, capture: &Manifest) -> Marks {
+        let mut marks = self.marks.clone();
+        for origin in &capture.marks {
+            note_mark(&mut marks, *origin, Offset(0));
+        }
+        marks
+    }
+
+    /// Renames the finished copy into its real place, durably.
+    ///
+    /// # Errors
+    /// [`StageError::NotFinished`]; [`StageError::RealCopyExists`] (rule R1); or the disk's error, after
+    /// which it is unknown whether the copy is real: look with [`layout::scan`].
+    pub async fn install(self, root: &Path, next: CopyId) -> Result<(), StageError> {
+        if self.finished != Some(next) {
+            return Err(StageError::NotFinished { key: self.key });
+        }
+        if let Some(copy) = layout::real_copy(root, self.key).await? {
+            return Err(StageError::RealCopyExists { copy });
+        }
+        disk::create_dir(&layout::partitions_root(root)).await?;
+        disk::rename(&self.dir, &layout::partition_dir(root, next)).await?;
+        Ok(())
+    }
+}
+
+/// Takes an installed copy back into the staging of move `to`, durably, with everything that it holds.
+/// When the copy is not installed (any more) there is nothing to do. The caller has closed its log and
+/// knows that the flip was refused for good.
+///
+/// # Errors
+/// [`StorageError::Damaged`] when the copy carries no install mark of that move: it is not taken back;
+/// [`StorageError::Exists`] when that move has a staging; or the disk's error.
+pub async fn roll_back_install(root: &Path, copy: CopyId, to: MoveId) -> Result<(), StorageError> {
+    let from = layout::partition_dir(root, copy);
+    if !disk::exists(&from).await? {
+        return Ok(());
+    }
+    let meta_path = from.join(META_FILE);
+    let bytes = disk::read_small(&meta_path, 2 * META_SLOT_BYTES).await?;
+    let meta = decode_file(&bytes.unwrap_or_default())
+        .ok()
+        .and_then(|m| m.newest);
+    let mark = meta.and_then(|m| m.install);
+    if mark.is_none_or(|m| m.move_id != to) {
+        return Err(StorageError::damaged(
+            &meta_path,
+            format!("{copy} was not installed by move {to}; it is not taken back"),
+        ));
+    }
+    let dir = layout::staging_dir(root, copy.key, to);
+    if disk::exists(&dir).await? {
+        return Err(StorageError::Exists { path: dir });
+    }
+    let list = disk::read_small(&from.join(LIST_FILE), MAX_LIST_BYTES).await?;
+    let staged = from.join(layout::STAGED_FILE);
+    let told = match disk::read_small(&staged, 4 * MAX_LIST_BYTES).await? {
+        Some(bytes) => Saved::decode(&staged, &bytes)?.told,
+        None => None,
+    };
+    if let Some(Ok(list)) = list.map(|b| SegmentList::decode(&b)) {
+        let saved = Saved::of_list(&list.entries, &list.marks, told);
+        disk::replace_file(&staged, saved.encode()).await?;
+    }
+    if let Some(parent) = dir.parent() {
+        disk::create_dir(parent).await?;
+    }
+    disk::rename(&from, &dir).await?;
+    disk::remove_file(&dir.join(META_FILE)).await?;
+    disk::remove_file(&dir.join(LIST_FILE)).await?;
+    disk::sync_dir(&dir).await
+}

@@ -1,0 +1,588 @@
+//! The ingress WAL of one shard: accepted records whose partition cannot take them here and now.
+//!
+//! What this file keeps true: an entry is on the disk from its ack until it is reported done; sequences
+//! are consecutive and never used again in the life of a WAL; a segment is deleted once all its entries
+//! are done, wherever it stands, so one partition that cannot be reached pins only what it must.
+
+use crate::disk;
+use crate::error::{AppendError, StorageError};
+use crate::format::record::Record;
+use crate::format::segment::{Owner, SegmentHeader, parse_file_name};
+use crate::format::{FormatError, put, u32_at, u64_at};
+use crate::limits::{FORMAT_VERSION, READ_AHEAD_BYTES, WAL_DONE_AHEAD};
+use crate::options::Options;
+use crate::store::Store;
+use crate::store::recover::RecoveryReport;
+use crate::store::state::LogStats;
+use narad_core::copy::SegmentId;
+use narad_core::ids::{Epoch, Offset, PartitionIndex, TopicId, WalId, WalSeq};
+use std::cell::RefCell;
+use std::collections::BTreeSet;
+use std::io::Read as _;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+
+const IDENTITY_FILE: &str = "identity";
+const IDENTITY_MAGIC: &[u8; 8] = b"NARADWID";
+const ROUTE: usize = 14;
+const FLAG_PINNED: u8 = 1;
+const FLAG_KEY: u8 = 2;
+
+/// Settings of a WAL.
+#[derive(Clone, Debug)]
+pub struct WalOptions {
+    /// Most bytes on the disk; appends beyond are refused as full.
+    pub cap_bytes: u64,
+    /// Settings of the log underneath.
+    pub log: Options,
+}
+
+impl Default for WalOptions {
+    fn default() -> Self {
+        Self {
+            cap_bytes: 4 << 30,
+            log: Options {
+                segment_bytes: 16 << 20,
+                extent_bytes: 4 << 20,
+                ..Options::default()
+            },
+        }
+    }
+}
+
+/// One accepted record.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WalEntry {
+    /// Topic incarnation that it is for.
+    pub topic: TopicId,
+    /// Partition that it is for.
+    pub partition: PartitionIndex,
+    /// The client named the partition, so it may go to no other.
+    pub pinned: bool,
+    /// The record.
+    pub record: Record,
+}
+
+/// What waits in a WAL.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct WalPending {
+    /// Durable entries that are not done.
+    pub records: u64,
+    /// Their share of the bytes on the disk, estimated by segment.
+    pub bytes: u64,
+    /// Bytes on the disk, done entries included: what the cap counts.
+    pub disk_bytes: u64,
+    /// The first of them.
+    pub oldest: Option<WalSeq>,
+    /// Entries that damage has destroyed since the WAL was opened.
+    pub lost: u64,
+}
+
+/// What opening a WAL found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WalRecovery {
+    /// As of a log.
+    pub report: RecoveryReport,
+    /// What waits.
+    pub pending: WalPending,
+}
+
+#[derive(Debug)]
+struct Done {
+    /// Everything below is done.
+    low: u64,
+    /// Done at or above `low`.
+    above: BTreeSet<u64>,
+    lost: u64,
+    cleaning: bool,
+}
+
+#[derive(Debug)]
+struct Inner {
+    store: Rc<Store>,
+    id: WalId,
+    cap_bytes: u64,
+    done: RefCell<Done>,
+}
+
+/// An open WAL. Clones share it; it lives on one executor.
+#[derive(Clone, Debug)]
+pub struct Wal(Rc<Inner>);
+
+impl WalEntry {
+    /// The route goes in front of the key.
+    fn into_record(self) -> Record {
+        let key = self.record.key.as_deref().unwrap_or(&[]);
+        let mut routed = Vec::with_capacity(ROUTE + key.len());
+        routed.extend_from_slice(&self.topic.0.to_le_bytes());
+        routed.extend_from_slice(&self.partition.0.to_le_bytes());
+        let pinned = if self.pinned { FLAG_PINNED } else { 0 };
+        let keyed = if self.record.key.is_some() {
+            FLAG_KEY
+        } else {
+            0
+        };
+        routed.extend_from_slice(&[pinned | keyed, 0]);
+        routed.extend_from_slice(key);
+        Record {
+            key: Some(routed),
+            ..self.record
+        }
+    }
+
+    fn from_record(record: &Record) -> Option<Self> {
+        let (route, key) = record.key.as_ref()?.split_at_checked(ROUTE)?;
+        Some(Self {
+            topic: TopicId(u64_at(route, 0)),
+            partition: PartitionIndex(u32_at(route, 8)),
+            pinned: route[12] & FLAG_PINNED != 0,
+            record: Record {
+                time: record.time,
+                key: (route[12] & FLAG_KEY != 0).then(|| key.to_vec()),
+                value: record.value.clone(),
+            },
+        })
+    }
+}
+
+fn encode_identity(id: WalId) -> Vec<u8> {
+    let mut bytes = vec![0; 28];
+    put(&mut bytes, 0, IDENTITY_MAGIC);
+    put(&mut bytes, 8, &FORMAT_VERSION.to_le_bytes());
+    put(&mut bytes, 16, &id.0.to_le_bytes());
+    let crc = crc32c::crc32c(&bytes[..24]);
+    put(&mut bytes, 24, &crc.to_le_bytes());
+    bytes
+}
+
+fn decode_identity(bytes: &[u8]) -> Result<WalId, FormatError> {
+    if bytes.len() != 28 || &bytes[..8] != IDENTITY_MAGIC {
+        return Err(FormatError::Damaged("no identity"));
+    }
+    let version = u32_at(bytes, 8);
+    if version > FORMAT_VERSION {
+        return Err(FormatError::Newer(version));
+    }
+    if crc32c::crc32c(&bytes[..24]) != u32_at(bytes, 24) {
+        return Err(FormatError::Damaged("identity has a wrong checksum"));
+    }
+    Ok(WalId(u64_at(bytes, 16)))
+}
+
+/// The identity that the directory has, if any.
+fn known_identity(dir: &Path) -> std::io::Result<Result<Option<WalId>, u32>> {
+    let file = disk::read_small_now(&dir.join(IDENTITY_FILE), 4096)?;
+    match file.map(|bytes| decode_identity(&bytes)) {
+        Some(Ok(id)) => {
+            // Without its meta and its segments a WAL has forgotten which sequences it used.
+            let names = disk::list_dir_now(dir)?;
+            let used = names
+                .iter()
+                .any(|n| n == "meta" || parse_file_name(n).is_some());
+            return Ok(Ok(used.then_some(id)));
+        }
+        Some(Err(FormatError::Newer(version))) => return Ok(Err(version)),
+        Some(Err(FormatError::Damaged(_))) | None => {}
+    }
+    for name in disk::list_dir_now(dir)? {
+        if parse_file_name(&name).is_none() {
+            continue;
+        }
+        let mut head = [0; 64];
+        let whole = std::fs::File::open(dir.join(&name))?.read_exact(&mut head);
+        if whole.is_ok()
+            && let Ok(header) = SegmentHeader::decode(&head)
+            && let Owner::Wal(id) = header.ident.owner
+        {
+            return Ok(Ok(Some(id)));
+        }
+    }
+    Ok(Ok(None))
+}
+
+async fn identity(dir: &Path) -> Result<WalId, StorageError> {
+    let (path, file) = (dir.to_path_buf(), dir.join(IDENTITY_FILE));
+    let known = disk::blocking("read", &file, move || known_identity(&path)).await?;
+    match known {
+        Ok(Some(id)) => Ok(id),
+        Err(found) => Err(StorageError::NewerVersion {
+            path: file,
+            found,
+            supported: FORMAT_VERSION,
+        }),
+        Ok(None) => {
+            let id = disk::blocking("draw", Path::new("/dev/urandom"), || {
+                let mut bytes = [0; 8];
+                std::fs::File::open("/dev/urandom")?.read_exact(&mut bytes)?;
+                Ok(WalId(u64::from_le_bytes(bytes).max(1)))
+            })
+            .await?;
+            disk::replace_file(&file, encode_identity(id)).await?;
+            Ok(id)
+        }
+    }
+}
+
+impl Wal {
+    /// Opens the WAL in `dir`, making it when there is none.
+    ///
+    /// # Errors
+    /// The disk's error; damage is in the report.
+    pub async fn open(
+        dir: &Path,
+        options: &WalOptions,
+    ) -> Result<(Self, WalRecovery), StorageError> {
+        disk::create_dir(dir).await?;
+        let id = identity(dir).await?;
+        let mut log = options.log.clone();
+        log.segment_bytes = log.segment_bytes.min(options.cap_bytes / 4);
+        log.max_record_bytes += ROUTE;
+        let (store, report) = Store::open(dir, Owner::Wal(id), Epoch(1), &log).await?;
+        let low = store.state.borrow().frontier.0;
+        let wal = Self(Rc::new(Inner {
+            store,
+            id,
+            cap_bytes: options.cap_bytes,
+            done: RefCell::new(Done {
+                low,
+                above: BTreeSet::new(),
+                lost: 0,
+                cleaning: false,
+            }),
+        }));
+        wal.0.advance();
+        let pending = wal.pending();
+        Ok((wal, WalRecovery { report, pending }))
+    }
+
+    /// Identity of this WAL's life.
+    #[must_use]
+    pub fn id(&self) -> WalId {
+        self.0.id
+    }
+
+    /// Appends entries and returns the sequence of the first when they are durable; the others follow
+    /// consecutively. Dropping the future after its first poll does not undo the append.
+    ///
+    /// # Errors
+    /// [`AppendError`]; `Full` also when the cap is reached.
+    pub async fn append(&self, entries: Vec<WalEntry>) -> Result<WalSeq, AppendError> {
+        let size: usize = entries
+            .iter()
+            .map(|e| e.record.content_len() + ROUTE + 16)
+            .sum();
+        let needed = size as u64 + 4096;
+        let used = {
+            let state = self.0.store.state.borrow();
+            let bytes: u64 = state.segments.iter().map(|s| s.totals.len).sum();
+            bytes + state.queue_bytes as u64
+        };
+        if used + needed > self.0.cap_bytes {
+            return Err(AppendError::Full {
+                needed,
+                available: self.0.cap_bytes.saturating_sub(used),
+            });
+        }
+        let records = entries.into_iter().map(WalEntry::into_record).collect();
+        let (appended, done) = self.0.store.submit(records, None)?;
+        if let Some(done) = done {
+            done.await.unwrap_or_else(|_| {
+                Err(AppendError::Closed {
+                    reason: "the WAL was dropped".into(),
+                })
+            })?;
+        }
+        Ok(seq_of(appended.base.0))
+    }
+
+    /// Durable entries that are not done, from `from` on, ascending: at most `max_records`, and at most
+    /// `max_bytes` of content but always one.
+    ///
+    /// # Errors
+    /// The disk's error.
+    pub async fn read(
+        &self,
+        from: WalSeq,
+        max_records: usize,
+        max_bytes: usize,
+    ) -> Result<Vec<(WalSeq, WalEntry)>, StorageError> {
+        let mut out = Vec::new();
+        let mut bytes = 0;
+        let mut next = Offset(from.0.saturating_sub(1).max(self.0.done.borrow().low));
+        while out.len() < max_records {
+            let room = max_bytes.saturating_sub(bytes).clamp(1, READ_AHEAD_BYTES);
+            let want = max_records - out.len();
+            let batch = self.0.store.read(next, want, room).await?;
+            let mut expected = next.0;
+            let end = batch.next.0;
+            for (offset, record) in batch.records {
+                self.0.note_lost(expected, offset.0);
+                expected = offset.0 + 1;
+                if self.0.is_done(offset.0) {
+                    continue;
+                }
+                let size = record.content_len();
+                if bytes > 0 && bytes + size > max_bytes {
+                    return Ok(out);
+                }
+                match WalEntry::from_record(&record) {
+                    Some(entry) => out.push((seq_of(offset.0), entry)),
+                    None => self.0.note_lost(offset.0, offset.0 + 1),
+                }
+                bytes += size;
+            }
+            self.0.note_lost(expected, end);
+            if batch.next == next {
+                break;
+            }
+            next = batch.next;
+        }
+        Ok(out)
+    }
+
+    /// Waits until entries at or above `seq` are durable, or the WAL has stopped.
+    pub async fn wait_from(&self, seq: WalSeq) {
+        self.0.store.past(Offset(seq.0.saturating_sub(1))).await;
+    }
+
+    /// These entries were delivered (or are to be dropped). Durable with the next [`Self::checkpoint`];
+    /// after a crash before that they are delivered again.
+    pub fn done(&self, seqs: &[WalSeq]) {
+        let durable = self.0.store.state.borrow().durable.0;
+        {
+            let mut done = self.0.done.borrow_mut();
+            for seq in seqs {
+                let Some(offset) = seq.0.checked_sub(1) else {
+                    continue;
+                };
+                if offset >= done.low && offset < durable {
+                    done.above.insert(offset);
+                }
+            }
+        }
+        self.0.advance();
+        if self.0.has_finished_segment() {
+            let mut done = self.0.done.borrow_mut();
+            if !std::mem::replace(&mut done.cleaning, true) {
+                drop(done);
+                let wal = self.clone();
+                glommio::spawn_local(async move {
+                    if let Err(error) = wal.checkpoint().await {
+                        tracing::warn!(%error, "WAL not cleaned up");
+                    }
+                    wal.0.done.borrow_mut().cleaning = false;
+                })
+                .detach();
+            }
+        }
+    }
+
+    /// Makes the deliveries so far durable and deletes segments whose entries are all done.
+    ///
+    /// # Errors
+    /// The disk's error; it may be called again.
+    pub async fn checkpoint(&self) -> Result<(), StorageError> {
+        let inner = &self.0;
+        if inner.store.state.borrow().meta_dirty {
+            inner.store.persist_meta().await?;
+        }
+        inner.seal_if_done().await;
+        while let Some(id) = inner.finished_segment() {
+            inner.store.remove_sealed(id, Offset(0)).await?;
+            inner.advance();
+        }
+        Ok(())
+    }
+
+    /// What waits.
+    #[must_use]
+    pub fn pending(&self) -> WalPending {
+        self.0.pending()
+    }
+
+    /// Counts of work.
+    #[must_use]
+    pub fn stats(&self) -> LogStats {
+        self.0.store.stats()
+    }
+
+    /// Why the WAL takes no appends any more.
+    #[must_use]
+    pub fn failed(&self) -> Option<String> {
+        self.0.store.state.borrow().closed.clone()
+    }
+
+    /// Its directory.
+    #[must_use]
+    pub fn dir(&self) -> PathBuf {
+        self.0.store.dir.clone()
+    }
+
+    /// Takes no more appends, waits for those under way, and leaves everything in order on the disk.
+    ///
+    /// # Errors
+    /// The disk's error; the next open recovers.
+    pub async fn close(self) -> Result<(), StorageError> {
+        self.checkpoint().await?;
+        self.0.store.close().await
+    }
+}
+
+const fn seq_of(offset: u64) -> WalSeq {
+    WalSeq(offset + 1)
+}
+
+impl Inner {
+    fn is_done(&self, offset: u64) -> bool {
+        let done = self.done.borrow();
+        offset < done.low || done.above.contains(&offset)
+    }
+
+    /// Offsets that reading has shown to be damaged or deleted wait for nobody.
+    fn note_lost(&self, from: u64, until: u64) {
+        if from >= until {
+            return;
+        }
+        let mut done = self.done.borrow_mut();
+        let low = done.low;
+        for offset in from.max(low)..until {
+            if self.in_segment(offset) && done.above.insert(offset) {
+                done.lost += 1;
+            }
+        }
+        drop(done);
+        self.advance();
+    }
+
+    fn in_segment(&self, offset: u64) -> bool {
+        let state = self.store.state.borrow();
+        let at = state.segments.partition_point(|s| s.totals.end.0 <= offset);
+        state
+            .segments
+            .get(at)
+            .is_some_and(|s| s.id.base.0 <= offset)
+    }
+
+    /// Moves the checkpoint over everything that is done, and over deleted segments.
+    fn advance(&self) {
+        let mut state = self.store.state.borrow_mut();
+        let mut done = self.done.borrow_mut();
+        loop {
+            let low = done.low;
+            if done.above.remove(&low) {
+                done.low += 1;
+                continue;
+            }
+            let at = state.segments.partition_point(|s| s.totals.end.0 <= low);
+            let next = state
+                .segments
+                .get(at)
+                .map_or(state.durable.0, |s| s.id.base.0);
+            if next <= low {
+                break;
+            }
+            done.low = next;
+            done.above = done.above.split_off(&next);
+        }
+        while done.above.len() > WAL_DONE_AHEAD {
+            done.above.pop_last();
+        }
+        if state.frontier.0 < done.low {
+            state.frontier = Offset(done.low);
+            state.meta_dirty = true;
+        }
+    }
+
+    fn undone(done: &Done, base: u64, end: u64) -> u64 {
+        let from = base.max(done.low);
+        if from >= end {
+            return 0;
+        }
+        end - from - done.above.range(from..end).count() as u64
+    }
+
+    fn finished_segment(&self) -> Option<SegmentId> {
+        let state = self.store.state.borrow();
+        let done = self.done.borrow();
+        let sealed = state.segments.len() - usize::from(state.active);
+        state.segments[..sealed]
+            .iter()
+            .find(|s| Self::undone(&done, s.id.base.0, s.totals.end.0) == 0)
+            .map(|s| s.id)
+    }
+
+    fn has_finished_segment(&self) -> bool {
+        self.finished_segment().is_some()
+    }
+
+    /// A large active segment with nothing left in it is given up.
+    async fn seal_if_done(&self) {
+        let Ok(_permit) = self.store.writing.acquire_permit(1).await else {
+            return;
+        };
+        let mut state = self.store.state.borrow_mut();
+        let done = self.done.borrow();
+        let large = self.store.options.segment_bytes / 4;
+        let over = state.segments.last().is_some_and(|s| {
+            s.totals.len >= large && Self::undone(&done, s.id.base.0, s.totals.end.0) == 0
+        });
+        if state.active && over {
+            state.seal_active();
+        }
+    }
+
+    fn pending(&self) -> WalPending {
+        let state = self.store.state.borrow();
+        let done = self.done.borrow();
+        let mut out = WalPending {
+            lost: done.lost,
+            ..WalPending::default()
+        };
+        for s in &state.segments {
+            let undone = Self::undone(&done, s.id.base.0, s.totals.end.0);
+            let all = (s.totals.end.0 - s.id.base.0).max(1);
+            out.records += undone;
+            out.disk_bytes += s.totals.len;
+            out.bytes += (u128::from(s.totals.len) * u128::from(undone) / u128::from(all)) as u64;
+        }
+        out.oldest = (out.records > 0).then(|| seq_of(done.low));
+        out
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use narad_core::ids::WallMs;
+
+    #[test]
+    fn entries_round_trip_with_and_without_key() {
+        for key in [None, Some(vec![]), Some(b"k".to_vec())] {
+            for pinned in [false, true] {
+                let entry = WalEntry {
+                    topic: TopicId(5),
+                    partition: PartitionIndex(6),
+                    pinned,
+                    record: Record {
+                        time: WallMs(7),
+                        key: key.clone(),
+                        value: b"v".to_vec(),
+                    },
+                };
+                let back = WalEntry::from_record(&entry.clone().into_record());
+                assert_eq!(back, Some(entry));
+            }
+        }
+    }
+
+    #[test]
+    fn an_identity_is_checked() {
+        let bytes = encode_identity(WalId(77));
+        assert_eq!(decode_identity(&bytes), Ok(WalId(77)));
+        for bit in 0..bytes.len() * 8 {
+            let mut bad = bytes.clone();
+            bad[bit / 8] ^= 1 << (bit % 8);
+            assert_ne!(decode_identity(&bad), Ok(WalId(77)), "bit {bit}");
+        }
+    }
+}

@@ -1,0 +1,146 @@
+//! The ingress WAL: entries wait until they are done, across crashes, within a bound.
+
+mod common;
+
+use common::*;
+use narad_core::ids::{PartitionIndex, TopicId, WalSeq};
+use narad_storage::{AppendError, Wal, WalEntry, WalOptions};
+use std::path::Path;
+
+fn entry(n: u64) -> WalEntry {
+    WalEntry {
+        topic: TopicId(n % 3),
+        partition: PartitionIndex(n as u32 % 5),
+        pinned: n.is_multiple_of(2),
+        record: record(n, 300),
+    }
+}
+
+fn entries(from: u64, count: u64) -> Vec<WalEntry> {
+    (from..from + count).map(entry).collect()
+}
+
+fn small() -> WalOptions {
+    WalOptions {
+        cap_bytes: 256 << 10,
+        log: options(),
+    }
+}
+
+async fn all(wal: &Wal) -> Vec<u64> {
+    let read = wal.read(WalSeq(0), 10_000, 10 << 20).await.unwrap();
+    for (seq, got) in &read {
+        assert_eq!(*got, entry(seq.0 - 1));
+    }
+    read.iter().map(|(seq, _)| seq.0).collect()
+}
+
+fn seqs(range: impl IntoIterator<Item = u64>) -> Vec<WalSeq> {
+    range.into_iter().map(WalSeq).collect()
+}
+
+fn crash(wal: &Wal, to: &Path) {
+    copy_tree(&wal.dir(), to);
+}
+
+#[test]
+fn what_is_not_done_waits_across_a_crash() {
+    let dir = Dir::new("wal-crash");
+    run(&dir, |root| async move {
+        let (wal, found) = Wal::open(&root.join("wal"), &small()).await.unwrap();
+        assert_eq!(found.pending.records, 0);
+        assert_eq!(wal.append(entries(0, 50)).await.unwrap(), WalSeq(1));
+        assert_eq!(wal.append(entries(50, 10)).await.unwrap(), WalSeq(51));
+        assert_eq!(all(&wal).await, (1..61).collect::<Vec<_>>());
+        wal.done(&seqs(1..21));
+        wal.done(&seqs([30, 32]));
+        let left: Vec<_> = (21..61).filter(|s| ![30, 32].contains(s)).collect();
+        assert_eq!(all(&wal).await, left);
+        assert_eq!(wal.pending().records, 38);
+        assert_eq!(wal.pending().oldest, Some(WalSeq(21)));
+        crash(&wal, &root.join("before"));
+        wal.checkpoint().await.unwrap();
+        crash(&wal, &root.join("after"));
+        let (before, _) = Wal::open(&root.join("before"), &small()).await.unwrap();
+        assert_eq!(before.id(), wal.id());
+        assert_eq!(all(&before).await, (1..61).collect::<Vec<_>>());
+        let (after, _) = Wal::open(&root.join("after"), &small()).await.unwrap();
+        assert_eq!(all(&after).await, (21..61).collect::<Vec<_>>());
+        assert_eq!(after.append(entries(60, 1)).await.unwrap(), WalSeq(61));
+        assert_eq!(after.read(WalSeq(40), 3, 1 << 20).await.unwrap().len(), 3);
+        assert_eq!(after.read(WalSeq(40), 30, 1).await.unwrap().len(), 1);
+    });
+}
+
+#[test]
+fn finished_segments_go_wherever_they_stand_and_sequences_are_never_used_again() {
+    let dir = Dir::new("wal-segments");
+    run(&dir, |root| async move {
+        let (wal, _) = Wal::open(&root.join("wal"), &small()).await.unwrap();
+        for n in 0..60 {
+            wal.append(entries(n * 10, 10)).await.unwrap();
+        }
+        let files = segment_files(&wal.dir()).len();
+        assert!(files >= 3, "{files}");
+        // One entry cannot be delivered; everything else is.
+        wal.done(&seqs((1..601).filter(|s| *s != 5)));
+        wal.checkpoint().await.unwrap();
+        assert_eq!(all(&wal).await, [5]);
+        let left = segment_files(&wal.dir()).len();
+        assert!(left <= 2, "{left}");
+        crash(&wal, &root.join("crash"));
+        let (back, found) = Wal::open(&root.join("crash"), &small()).await.unwrap();
+        assert!(found.report.damage.is_empty(), "{found:?}");
+        let waiting = all(&back).await;
+        assert!(waiting.contains(&5));
+        wal.done(&seqs([5]));
+        wal.checkpoint().await.unwrap();
+        assert_eq!(wal.pending().records, 0);
+        wal.close().await.unwrap();
+        let (wal, _) = Wal::open(&root.join("wal"), &small()).await.unwrap();
+        assert_eq!(all(&wal).await, [0; 0]);
+        assert_eq!(wal.append(entries(600, 1)).await.unwrap(), WalSeq(601));
+        assert_eq!(all(&wal).await, [601]);
+    });
+}
+
+#[test]
+fn the_cap_holds_and_room_comes_back() {
+    let dir = Dir::new("wal-cap");
+    run(&dir, |root| async move {
+        let (wal, _) = Wal::open(&root.join("wal"), &small()).await.unwrap();
+        let mut n = 0;
+        let full = loop {
+            match wal.append(entries(n, 10)).await {
+                Ok(_) => n += 10,
+                Err(error) => break error,
+            }
+        };
+        assert!(matches!(full, AppendError::Full { .. }), "{full}");
+        assert!(wal.pending().disk_bytes <= small().cap_bytes);
+        wal.done(&seqs(1..n + 1));
+        wal.checkpoint().await.unwrap();
+        assert_eq!(wal.append(entries(n, 10)).await.unwrap(), WalSeq(n + 1));
+        assert_eq!(all(&wal).await.len(), 10);
+    });
+}
+
+#[test]
+fn damage_costs_the_damaged_entries_only() {
+    let dir = Dir::new("wal-damage");
+    run(&dir, |root| async move {
+        let (wal, _) = Wal::open(&root.join("wal"), &small()).await.unwrap();
+        for n in 0..20 {
+            wal.append(entries(n, 1)).await.unwrap();
+        }
+        wal.close().await.unwrap();
+        let file = segment_files(&root.join("wal"))[0].clone();
+        patch(&file, 512 * 5 + 100, &[0xaa; 16]);
+        let (wal, _) = Wal::open(&root.join("wal"), &small()).await.unwrap();
+        let got = all(&wal).await;
+        assert_eq!(got.len(), 19);
+        assert_eq!(wal.pending().lost, 1);
+        wal.done(&seqs(got));
+        assert_eq!(wal.pending().records, 0);
+    });
+}
