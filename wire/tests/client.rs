@@ -1,0 +1,509 @@
+//! The client against a small cluster over loopback: admin calls, producer, consumer, replay,
+//! with moves, deaths, stalls and lost answers.
+//!
+//! What this file keeps true: no record is lost, whatever a node does; what may have been stored
+//! is sent again; what cannot succeed is reported.
+
+mod common;
+
+use common::{Cluster, Mood, Refusal, TOPIC, run, until, value};
+use futures::future::join_all;
+use narad_core::ids::{Offset, PartitionIndex};
+use narad_wire::client::{
+    Client, ClientOptions, ConsumerOptions, Delivery, Produced, ProducerOptions, Record, Settled,
+    TopicSettingsView,
+};
+use narad_wire::error::ErrorCode;
+use narad_wire::runtime::Glommio;
+use std::collections::HashSet;
+use std::rc::Rc;
+use std::time::Duration;
+
+fn client(cluster: &Cluster, servers: &[usize]) -> Client {
+    let servers = servers.iter().map(|n| cluster.addr(*n)).collect();
+    let options = ClientOptions {
+        deadline: Duration::from_secs(20),
+        attempt: Duration::from_millis(500),
+        ..ClientOptions::new(servers)
+    };
+    Client::with(Glommio, options)
+}
+
+fn fast() -> ProducerOptions {
+    ProducerOptions {
+        batch_records: 10,
+        attempt: Duration::from_millis(300),
+        give_up: Duration::from_secs(60),
+        ..ProducerOptions::default()
+    }
+}
+
+fn keyed(n: usize) -> Record {
+    Record::new(value(n)).key(format!("key-{n}"))
+}
+
+/// Every one of the records is stored at least once; returns how many are stored more than once.
+fn check_stored(cluster: &Cluster, count: usize) -> usize {
+    let stored = cluster.stored();
+    for n in 0..count {
+        assert!(stored.contains_key(&value(n)), "record {n} is lost");
+    }
+    stored.values().filter(|times| **times > 1).count()
+}
+
+#[test]
+fn admin_calls_find_their_way_and_give_plain_data() {
+    run(async {
+        let cluster = Cluster::start(2, 4);
+        // Only the second server is known; it does not lead and says who does.
+        let client = client(&cluster, &[1]);
+        let settings = TopicSettingsView {
+            visibility_ms: 1_000,
+            dead_letter: "dead".into(),
+            ..TopicSettingsView::default()
+        };
+        let topic = client
+            .create_topic("fresh", 3, Some("parent"), &settings)
+            .await
+            .unwrap();
+        assert_eq!(
+            (topic.name.as_str(), topic.parent.as_str()),
+            ("fresh", "parent")
+        );
+        assert_eq!(topic.settings, settings);
+        assert_eq!(cluster.calls(1, "create_topic"), 1);
+        let members = client.members().await.unwrap();
+        assert_eq!((members.leader.as_str(), members.term), ("n0", 3));
+        assert_eq!(members.members.len(), 2);
+        assert_eq!(client.servers().len(), 2, "the other member is learned");
+        assert_eq!(client.throttle(Some(1 << 20)).await.unwrap(), 1 << 20);
+        assert_eq!(client.throttle(None).await.unwrap(), 1 << 20);
+        let plan = client.plan().await.unwrap();
+        assert_eq!(
+            (plan.steps[0].to.as_str(), plan.notes[0].as_str()),
+            ("n1", "all is well")
+        );
+        let missing = client.describe_topic("nope").await.unwrap_err();
+        assert_eq!(missing.code(), Some(ErrorCode::UnknownTopic));
+        assert!(missing.to_string().contains("create it"), "{missing}");
+        let json = serde_json::to_value(&plan).unwrap();
+        assert_eq!(json["steps"][0]["reason"], "balance");
+    });
+}
+
+#[test]
+fn questions_go_round_dead_and_stalled_nodes_and_orders_are_given_once() {
+    run(async {
+        let cluster = Cluster::start(3, 3);
+        cluster.kill(0).await;
+        let client = client(&cluster, &[0, 1, 2]);
+        assert_eq!(client.info().await.unwrap().id, "n1");
+        cluster.mood(1, Mood::Stall);
+        assert_eq!(client.describe_topic(TOPIC).await.unwrap().name, TOPIC);
+        cluster.revive(0);
+        cluster.mood(1, Mood::Fine);
+        cluster.mood(0, Mood::Swallow);
+        // n0 carries the order out and its answer is lost with the connection.
+        let cut = async {
+            until("the order", || cluster.calls(0, "create_topic") == 1).await;
+            cluster.kill(0).await;
+        };
+        let settings = TopicSettingsView::default();
+        let order = client.create_topic("once", 1, None, &settings);
+        let (result, ()) = futures::join!(order, cut);
+        let error = result.unwrap_err();
+        assert!(error.outcome_unknown(), "{error:?}");
+        assert_eq!(cluster.calls(0, "create_topic"), 1);
+    });
+}
+
+#[test]
+fn keyed_records_go_to_their_owners_in_batches() {
+    run(async {
+        let cluster = Cluster::start(3, 6);
+        let client = client(&cluster, &[0]);
+        let producer = client.producer(TOPIC, fast());
+        let mut receipts = Vec::new();
+        for n in 0..600 {
+            receipts.push(producer.send(keyed(n), None).await.unwrap());
+        }
+        producer.flush().await;
+        assert_eq!(producer.pending(), 0);
+        for receipt in join_all(receipts).await {
+            assert!(matches!(receipt.unwrap(), Produced::Committed { .. }));
+        }
+        assert_eq!(check_stored(&cluster, 600), 0, "nothing is stored twice");
+        let calls: u64 = (0..3).map(|n| cluster.calls(n, "produce")).sum();
+        assert!((60..200).contains(&calls), "{calls} calls for 600 records");
+        assert!((0..3).all(|n| cluster.calls(n, "produce") > 0));
+    });
+}
+
+#[test]
+fn named_partitions_are_kept_and_unkeyed_records_are_spread() {
+    run(async {
+        let cluster = Cluster::start(2, 4);
+        let client = client(&cluster, &[1]);
+        let producer = client.producer(TOPIC, fast());
+        for n in 0..40 {
+            let to = PartitionIndex(3);
+            let receipt = producer
+                .send(Record::new(value(n)), Some(to))
+                .await
+                .unwrap();
+            drop(receipt);
+        }
+        producer.flush().await;
+        assert_eq!(cluster.partitions.borrow()[3].log.len(), 40);
+        for n in 40..140 {
+            producer.send(Record::new(value(n)), None).await.unwrap();
+        }
+        producer.flush().await;
+        assert_eq!(check_stored(&cluster, 140), 0);
+        let partitions = cluster.partitions.borrow();
+        let by_owner = |node| -> usize {
+            let of = partitions.iter().filter(|p| p.owner == node);
+            of.map(|p| p.log.len()).sum()
+        };
+        assert!(by_owner(0) > 20 && by_owner(1) > 60, "not spread");
+    });
+}
+
+#[test]
+fn a_move_costs_a_detour_and_the_new_owner_is_found() {
+    run(async {
+        let cluster = Cluster::start(2, 2);
+        let client = client(&cluster, &[0, 1]);
+        let producer = client.producer(TOPIC, fast());
+        let mut n = 0;
+        let mut send = async |count: usize| {
+            let mut receipts = Vec::new();
+            for _ in 0..count {
+                receipts.push(producer.send(keyed(n), None).await.unwrap());
+                n += 1;
+            }
+            producer.flush().await;
+            join_all(receipts).await
+        };
+        send(100).await;
+        cluster.move_to(0, 1);
+        let around = send(100).await;
+        assert!(
+            around.iter().any(|r| matches!(r, Ok(Produced::Accepted))),
+            "the old owner took some for the new one"
+        );
+        glommio::timer::sleep(Duration::from_millis(150)).await;
+        send(20).await;
+        let before = cluster.calls(0, "produce");
+        let after = send(100).await;
+        let committed = |r: &Result<Produced, _>| matches!(r, Ok(Produced::Committed { .. }));
+        assert!(after.iter().all(committed), "{after:?}");
+        assert_eq!(
+            cluster.calls(0, "produce"),
+            before,
+            "the old owner is left alone"
+        );
+        assert_eq!(check_stored(&cluster, 320), 0);
+    });
+}
+
+#[test]
+fn lost_answers_are_sent_again_and_nothing_is_lost() {
+    run(async {
+        let cluster = Cluster::start(3, 3);
+        let client = client(&cluster, &[0, 1, 2]);
+        let producer = client.producer(TOPIC, fast());
+        // n1 stores and never answers; n2 dies in the middle.
+        cluster.mood(1, Mood::Swallow);
+        let mut receipts = Vec::new();
+        for n in 0..300 {
+            receipts.push(producer.send(keyed(n), None).await.unwrap());
+            if n == 150 {
+                cluster.kill(2).await;
+            }
+        }
+        producer.flush().await;
+        for receipt in join_all(receipts).await {
+            receipt.unwrap();
+        }
+        let twice = check_stored(&cluster, 300);
+        assert!(twice > 0, "a lost answer means a repetition");
+    });
+}
+
+#[test]
+fn a_whole_cluster_that_goes_and_comes_back_loses_nothing() {
+    run(async {
+        let cluster = Cluster::start(2, 2);
+        let client = client(&cluster, &[0, 1]);
+        let producer = client.producer(TOPIC, fast());
+        producer.send(keyed(0), None).await.unwrap().await.unwrap();
+        cluster.kill(0).await;
+        cluster.kill(1).await;
+        let mut receipts = Vec::new();
+        for n in 1..100 {
+            receipts.push(producer.send(keyed(n), None).await.unwrap());
+        }
+        glommio::timer::sleep(Duration::from_millis(300)).await;
+        assert_eq!(producer.pending(), 99, "nothing can have been stored");
+        cluster.revive(0);
+        cluster.revive(1);
+        producer.flush().await;
+        for receipt in join_all(receipts).await {
+            receipt.unwrap();
+        }
+        check_stored(&cluster, 100);
+    });
+}
+
+#[test]
+fn passing_refusals_are_waited_out_and_lasting_ones_reported() {
+    run(async {
+        let cluster = Cluster::start(2, 2);
+        let client = client(&cluster, &[0, 1]);
+        let frozen = Refusal(u16::from(ErrorCode::Frozen));
+        cluster.mood(0, Mood::Refuse(frozen));
+        cluster.mood(1, Mood::Refuse(frozen));
+        let producer = client.producer(TOPIC, fast());
+        let mut receipts = Vec::new();
+        for n in 0..20 {
+            receipts.push(producer.send(keyed(n), None).await.unwrap());
+        }
+        glommio::timer::sleep(Duration::from_millis(200)).await;
+        assert_eq!(producer.pending(), 20);
+        cluster.mood(0, Mood::Fine);
+        cluster.mood(1, Mood::Fine);
+        for receipt in join_all(receipts).await {
+            receipt.unwrap();
+        }
+        assert_eq!(
+            check_stored(&cluster, 20),
+            0,
+            "a refused record was not stored"
+        );
+        let invalid = Refusal(u16::from(ErrorCode::Invalid));
+        cluster.mood(0, Mood::Refuse(invalid));
+        cluster.mood(1, Mood::Refuse(invalid));
+        let calls = cluster.calls(0, "produce") + cluster.calls(1, "produce");
+        let error = producer.send(keyed(20), None).await.unwrap().await;
+        assert_eq!(error.unwrap_err().code(), Some(ErrorCode::Invalid));
+        let after = cluster.calls(0, "produce") + cluster.calls(1, "produce");
+        assert_eq!(after, calls + 1, "it is not tried again");
+        let nowhere = client.producer("nope", fast());
+        let error = nowhere.send(keyed(0), None).await.unwrap().await;
+        assert_eq!(error.unwrap_err().code(), Some(ErrorCode::UnknownTopic));
+        let huge = Record::new(vec![0; narad_wire::limits::BATCH_MAX_BYTES + 1]);
+        let error = producer.send(huge, None).await.unwrap_err();
+        assert_eq!(error.code(), Some(ErrorCode::TooLarge));
+    });
+}
+
+#[test]
+fn what_waits_in_a_producer_is_bounded() {
+    run(async {
+        let cluster = Cluster::start(1, 1);
+        let client = client(&cluster, &[0]);
+        let options = ProducerOptions {
+            pending_bytes: 10_000,
+            attempt: Duration::from_secs(20),
+            ..fast()
+        };
+        let producer = client.producer(TOPIC, options);
+        producer.send(keyed(0), None).await.unwrap().await.unwrap();
+        cluster.mood(0, Mood::Stall);
+        let sent = Rc::new(std::cell::Cell::new(0usize));
+        let count = sent.clone();
+        let of = producer.clone();
+        let task = glommio::spawn_local(async move {
+            for _ in 0..100 {
+                of.send(Record::new(vec![1; 1_000]), None).await.unwrap();
+                count.set(count.get() + 1);
+            }
+        });
+        glommio::timer::sleep(Duration::from_millis(100)).await;
+        assert!(sent.get() < 10, "{} records of 1 kB in 10 kB", sent.get());
+        assert_eq!(producer.pending(), sent.get());
+        task.cancel().await;
+    });
+}
+
+async fn collect(
+    consumer: &mut narad_wire::client::Consumer<Glommio>,
+    want: usize,
+) -> (Vec<Delivery>, HashSet<Vec<u8>>) {
+    let mut all = Vec::new();
+    let mut seen = HashSet::new();
+    while seen.len() < want {
+        let batch = consumer.next().await.unwrap();
+        assert!(!batch.is_empty());
+        seen.extend(batch.iter().map(|d| d.record.value.clone()));
+        all.extend(batch);
+    }
+    (all, seen)
+}
+
+fn consumer_options() -> ConsumerOptions {
+    ConsumerOptions {
+        max_records: 20,
+        wait_ms: 200,
+        ..ConsumerOptions::default()
+    }
+}
+
+#[test]
+fn a_consumer_polls_every_owner_and_settles_where_it_leased() {
+    run(async {
+        let cluster = Cluster::start(3, 6);
+        for n in 0..300 {
+            cluster.put(n % 6, Record::new(value(n)));
+        }
+        let client = client(&cluster, &[0]);
+        let mut consumer = client.consumer(TOPIC, consumer_options());
+        let (all, _) = collect(&mut consumer, 300).await;
+        assert_eq!(all.len(), 300, "each once");
+        let nodes: HashSet<_> = all.iter().map(|d| d.node.clone()).collect();
+        assert_eq!(nodes.len(), 3);
+        let (first, rest) = all.split_at(10);
+        let again = consumer.nack(first, 0).await;
+        assert_eq!(again, vec![Settled::Done; 10]);
+        let kept = consumer.extend(rest, 60_000).await;
+        assert_eq!(kept, vec![Settled::Done; 290]);
+        let acked = consumer.ack(rest).await;
+        assert_eq!(acked, vec![Settled::Done; 290]);
+        let (back, _) = collect(&mut consumer, 10).await;
+        assert_eq!(back.len(), 10);
+        assert_eq!(consumer.ack(first).await, vec![Settled::Stale; 10]);
+        assert_eq!(consumer.ack(&back).await, vec![Settled::Done; 10]);
+        assert_eq!(cluster.unacked(), 0);
+    });
+}
+
+#[test]
+fn a_consumer_goes_through_moves_and_deaths_without_an_error() {
+    run(async {
+        let cluster = Cluster::start(3, 3);
+        for n in 0..30 {
+            cluster.put(n % 3, Record::new(value(n)));
+        }
+        let client = client(&cluster, &[0, 1, 2]);
+        let mut consumer = client.consumer(TOPIC, consumer_options());
+        let (leased, _) = collect(&mut consumer, 30).await;
+        // Everything of n2 moves to n0 and n2 dies: its leases stay behind.
+        cluster.move_to(2, 0);
+        cluster.kill(2).await;
+        let settled = consumer.ack(&leased).await;
+        let done = settled.iter().filter(|s| **s == Settled::Done).count();
+        assert_eq!(done, 20, "{settled:?}");
+        for n in 30..60 {
+            cluster.put(n % 3, Record::new(value(n)));
+        }
+        let mut left: HashSet<Vec<u8>> = (30..60).map(value).collect();
+        left.extend(
+            leased
+                .iter()
+                .filter(|d| d.lease.partition.0 == 2)
+                .map(|d| d.record.value.clone()),
+        );
+        while !left.is_empty() {
+            let batch = consumer.next().await.unwrap();
+            for delivery in &batch {
+                left.remove(&delivery.record.value);
+            }
+            consumer.ack(&batch).await;
+        }
+        until("every record to be acked", || cluster.unacked() == 0).await;
+    });
+}
+
+#[test]
+fn an_owner_that_cannot_be_reached_is_asked_through_others() {
+    run(async {
+        let cluster = Cluster::start(2, 2);
+        let client = client(&cluster, &[0]);
+        // n1 owns partition 1; nothing listens at its address any more.
+        cluster.kill(1).await;
+        for n in 0..20 {
+            cluster.put(n % 2, Record::new(value(n)));
+        }
+        let mut consumer = client.consumer(TOPIC, consumer_options());
+        let (all, _) = collect(&mut consumer, 20).await;
+        assert!(all.iter().all(|d| *d.node == *cluster.addr(0)));
+    });
+}
+
+#[test]
+fn closing_gives_back_what_was_fetched_and_not_handed_out() {
+    run(async {
+        let cluster = Cluster::start(2, 2);
+        for n in 0..200 {
+            cluster.put(n % 2, Record::new(value(n)));
+        }
+        let client = client(&cluster, &[0]);
+        let mut consumer = client.consumer(TOPIC, consumer_options());
+        let taken = consumer.next().await.unwrap();
+        consumer.ack(&taken).await;
+        consumer.close().await;
+        let leased = || -> usize {
+            let partitions = cluster.partitions.borrow();
+            partitions.iter().map(|p| p.leases.len()).sum()
+        };
+        until("every lease to be given back", || leased() == 0).await;
+        assert_eq!(cluster.unacked(), 200 - taken.len());
+        let calls = cluster.calls(0, "consume") + cluster.calls(1, "consume");
+        glommio::timer::sleep(Duration::from_millis(300)).await;
+        let after = cluster.calls(0, "consume") + cluster.calls(1, "consume");
+        assert_eq!(after, calls, "polling has ended");
+    });
+}
+
+#[test]
+fn an_idle_consumer_parks_instead_of_asking_in_a_loop() {
+    run(async {
+        let cluster = Cluster::start(1, 1);
+        let client = client(&cluster, &[0]);
+        let mut consumer = client.consumer(TOPIC, consumer_options());
+        glommio::timer::sleep(Duration::from_millis(1_000)).await;
+        let calls = cluster.calls(0, "consume");
+        assert!(
+            (1..=8).contains(&calls),
+            "{calls} polls of 200 ms in a second"
+        );
+        cluster.put(0, Record::new(value(1)));
+        assert_eq!(consumer.next().await.unwrap().len(), 1);
+        let mut nowhere = client.consumer("nope", consumer_options());
+        let error = nowhere.next().await.unwrap_err();
+        assert_eq!(error.code(), Some(ErrorCode::UnknownTopic));
+    });
+}
+
+#[test]
+fn a_replay_is_complete_across_a_move() {
+    run(async {
+        let cluster = Cluster::start(2, 1);
+        for n in 0..95 {
+            cluster.put(0, Record::new(value(n)));
+        }
+        let client = client(&cluster, &[0, 1]);
+        let mut replay = client.replay(TOPIC, PartitionIndex(0), Offset(5), None);
+        let mut got = Vec::new();
+        while let Some(batch) = replay.next().await.unwrap() {
+            got.extend(
+                batch
+                    .records
+                    .into_iter()
+                    .map(|r| (r.offset.0, r.record.value)),
+            );
+            if got.len() == 40 {
+                cluster.move_to(0, 1);
+            }
+        }
+        let want: Vec<_> = (5..95).map(|n| (n as u64, value(n))).collect();
+        assert_eq!(got, want);
+        assert_eq!((replay.position(), replay.skipped()), (Offset(95), 0));
+        let mut some = client.replay(TOPIC, PartitionIndex(0), Offset(10), Some(Offset(15)));
+        assert_eq!(some.next().await.unwrap().unwrap().records.len(), 5);
+        assert!(some.next().await.unwrap().is_none());
+        let mut none = client.replay(TOPIC, PartitionIndex(0), Offset(95), None);
+        assert!(none.next().await.unwrap().is_none());
+    });
+}
