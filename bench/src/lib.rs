@@ -4,6 +4,7 @@
 //! sample; a run that loses a record fails.
 
 pub mod check;
+pub mod freeze;
 pub mod ledger;
 pub mod limits;
 pub mod lines;

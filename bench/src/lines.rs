@@ -7,13 +7,13 @@
 use crate::limits::{LINE_MAX_BYTES, TEXT_MAX_BYTES};
 use std::io::Read;
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 
 /// Lines in memory, handed out in order, for ever.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Lines {
-    text: Vec<u8>,
+    text: Rc<[u8]>,
     at: usize,
-    rounds: u64,
 }
 
 /// Why there are no lines.
@@ -57,17 +57,15 @@ impl Lines {
             });
         }
         Ok(Self {
-            text,
+            text: text.into(),
             at: 0,
-            rounds: 0,
         })
     }
 
     /// The next line, without its end; longer ones than [`LINE_MAX_BYTES`] are handed out in parts.
-    pub fn next(&mut self) -> &[u8] {
+    pub fn line(&mut self) -> &[u8] {
         if self.at >= self.text.len() {
             self.at = 0;
-            self.rounds += 1;
         }
         let rest = &self.text[self.at..];
         let bound = rest.len().min(LINE_MAX_BYTES);
@@ -76,12 +74,6 @@ impl Lines {
         let len = found.unwrap_or(bound);
         self.at += len + usize::from(found.is_some());
         &self.text[from..from + len]
-    }
-
-    /// How often the text was used up.
-    #[must_use]
-    pub fn rounds(&self) -> u64 {
-        self.rounds
     }
 }
 
@@ -139,9 +131,8 @@ mod tests {
         let file = dir.join("a.txt");
         std::fs::write(&file, b"one\n\ntwo").expect("written");
         let mut lines = Lines::load(&file).expect("loaded");
-        let got: Vec<Vec<u8>> = (0..4).map(|_| lines.next().to_vec()).collect();
+        let got: Vec<Vec<u8>> = (0..4).map(|_| lines.line().to_vec()).collect();
         assert_eq!(got, [&b"one"[..], b"", b"two", b"one"]);
-        assert_eq!(lines.rounds(), 1);
         std::fs::remove_dir_all(dir).expect("removed");
     }
 
@@ -152,9 +143,9 @@ mod tests {
         std::fs::write(dir.join("inner/b.rs"), vec![b'x'; LINE_MAX_BYTES + 5]).expect("written");
         std::fs::write(dir.join("ignored.bin"), b"zzz\n").expect("written");
         let mut lines = Lines::load(&dir).expect("loaded");
-        assert_eq!(lines.next().len(), LINE_MAX_BYTES);
-        assert_eq!(lines.next().len(), 5);
-        assert_eq!(lines.next()[0], b'x');
+        assert_eq!(lines.line().len(), LINE_MAX_BYTES);
+        assert_eq!(lines.line().len(), 5);
+        assert_eq!(lines.line()[0], b'x');
         std::fs::remove_dir_all(dir).expect("removed");
     }
 

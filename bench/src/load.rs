@@ -100,7 +100,7 @@ fn batch(load: &Load, lines: &mut Lines, max_bytes: usize) -> (Vec<usize>, Vec<R
     let mut ledger = load.ledger.borrow_mut();
     let (mut numbers, mut records, mut bytes) = (Vec::new(), Vec::new(), 0);
     while records.len() < BATCH_RECORDS && bytes < max_bytes {
-        let line = lines.next();
+        let line = lines.line();
         // Every fourth record has a key, so that both ways of routing are used.
         let key = (load.partition.is_none() && (numbers.len() % 4 == 0))
             .then(|| line.iter().take(8).copied().collect::<Vec<u8>>());

@@ -5,8 +5,10 @@
 
 use clap::{Parser, Subcommand};
 use narad_bench::check::{self, CheckArgs};
+use narad_bench::freeze::{self, FreezeArgs};
 use narad_bench::servers::Servers;
 use narad_bench::stop::Stop;
+use serde_json::{Value, json};
 use std::process::ExitCode;
 use std::rc::Rc;
 
@@ -36,6 +38,8 @@ enum Command {
         #[command(flatten)]
         args: CheckArgs,
     },
+    /// Freeze of moves against W/B, on a cluster of its own
+    Freeze(FreezeArgs),
 }
 
 fn main() -> ExitCode {
@@ -60,19 +64,34 @@ fn main() -> ExitCode {
                 let servers = Rc::new(Servers::new(&server));
                 match check::run(&args, servers, &stop).await {
                     Ok(outcome) => {
-                        if cli.json {
-                            println!("{}", outcome.json());
-                        } else {
-                            println!("{}", outcome.text());
-                        }
+                        print(cli.json, &outcome.json(), || outcome.text());
                         ExitCode::from(u8::from(!outcome.is_good()))
                     }
-                    Err(error) => {
-                        eprintln!("narad-bench: {error}");
-                        ExitCode::FAILURE
-                    }
+                    Err(error) => failed(&error),
                 }
             }
+            Command::Freeze(args) => match freeze::run(&args, &stop).await {
+                Ok(rows) => {
+                    print(cli.json, &json!({"rows": rows}), || {
+                        freeze::text(&args, &rows)
+                    });
+                    ExitCode::from(u8::from(rows.iter().any(|row| row.lost > 0)))
+                }
+                Err(error) => failed(&error),
+            },
         }
     })
+}
+
+fn print(as_json: bool, value: &Value, text: impl FnOnce() -> String) {
+    if as_json {
+        println!("{value}");
+    } else {
+        println!("{}", text());
+    }
+}
+
+fn failed(error: &dyn std::error::Error) -> ExitCode {
+    eprintln!("narad-bench: {error}");
+    ExitCode::FAILURE
 }

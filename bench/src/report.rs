@@ -48,8 +48,11 @@ impl From<&Histogram<u64>> for Spread {
     }
 }
 
-/// The six parts of a freeze, with their names.
-pub const PARTS: [(&str, fn(&FreezeSplitView) -> u64); 6] = [
+/// A part of a freeze: its name and how to read it, in µs.
+pub type Part = (&'static str, fn(&FreezeSplitView) -> u64);
+
+/// The six parts of a freeze.
+pub const PARTS: [Part; 6] = [
     ("settle", |split| split.settle_us),
     ("drain", |split| split.drain_us),
     ("persist", |split| split.persist_us),
