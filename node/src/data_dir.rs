@@ -346,3 +346,6 @@ fn sync_dir(path: &Path) -> Result<(), DataDirError> {
         .and_then(|dir| dir.sync_all())
         .map_err(io("sync", path))
 }
+
+#[cfg(test)]
+mod tests;

@@ -6,9 +6,11 @@
 //!
 //! [`NodeContext`]: context::NodeContext
 
+pub mod admin;
 pub mod clock;
 pub mod config;
 pub mod context;
+pub mod control;
 pub mod data_dir;
 pub mod limits;
 pub mod messages;

@@ -108,7 +108,10 @@ pub fn run(args: ServeArgs) -> Result<(), ServeError> {
             tracing::info!(%signal, "stopping; a second signal ends the process at once");
             None
         }
-        Ok(Event::Ended { part, message }) => Some(ServeError::Part { part, message }),
+        Ok(Event::Ended { part, message }) => {
+            parts.ended(&part);
+            Some(ServeError::Part { part, message })
+        }
         Err(mpsc::RecvError) => unreachable!("the parts hold their ends of the channel"),
     };
     if let Some(error) = &ended {

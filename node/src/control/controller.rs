@@ -111,6 +111,6 @@ impl Core {
     /// The whole plan as if `node` were draining.
     pub(super) fn plan_drained(&self, state: &MetaState, node: &narad_core::ids::NodeId) -> Plan {
         let beats = self.beats.borrow();
-        planner::plan_drained(state, node, &beats.sizes(), &beats.disk_free())
+        planner::plan_drained(state, node, beats.sizes(), &beats.disk_free())
     }
 }

@@ -4,7 +4,7 @@
 //! across an await.
 
 use super::ControlError;
-use super::beats::Beats;
+use super::beats::{Beats, Clock};
 use super::machine::MetaMachine;
 use crate::context::NodeContext;
 use crate::limits;
@@ -22,7 +22,9 @@ pub(super) struct Core {
     pub(super) ctx: Arc<NodeContext>,
     pub(super) raft: RaftNode<MetaMachine>,
     pub(super) pool: PeerPool,
-    /// Leader side of the heartbeats.
+    /// The leader's clock over the members.
+    pub(super) clock: RefCell<Clock>,
+    /// What the members have told this leader.
     pub(super) beats: RefCell<Beats>,
     /// Raft messages are taken: it is certain that this data directory is the one that the
     /// cluster knows under this id (or that there is no cluster yet).
@@ -47,12 +49,13 @@ impl Core {
         confirmed: watch::Sender<bool>,
     ) -> (Rc<Self>, mpsc::Receiver<ControlError>) {
         let (fatal, received) = mpsc::channel(1);
-        let beats = RefCell::new(Beats::new(&ctx.config.timings));
+        let clock = RefCell::new(Clock::new(&ctx.config.timings));
         let core = Rc::new(Self {
             ctx,
             raft,
             pool,
-            beats,
+            clock,
+            beats: RefCell::default(),
             open: Cell::new(false),
             registered: watch::Sender::new(false),
             confirmed,

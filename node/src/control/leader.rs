@@ -5,10 +5,10 @@
 
 use super::core::Core;
 use super::{ControlError, controller};
-use crate::clock::mono_ms;
 use crate::metrics::{Direction, DirectionLabel};
 use crate::raft::RaftRole;
 use narad_core::ids::RaftTerm;
+use narad_core::liveness::LivenessInput;
 use narad_core::meta::{MemberStatus, MetaState};
 use narad_wire::bulk::BulkServer;
 use std::rc::Rc;
@@ -18,6 +18,7 @@ use std::time::Duration;
 /// Follows Raft for as long as it runs.
 pub(super) fn start(core: Rc<Core>, bulk: Arc<BulkServer>) {
     follow_metadata(core.clone(), bulk);
+    tick(core.clone());
     glommio::spawn_local(async move {
         let mut watch = core.raft.watch();
         let mut leading = None;
@@ -34,7 +35,8 @@ pub(super) fn start(core: Rc<Core>, bulk: Arc<BulkServer>) {
                     Some(term) => begin(&core, term),
                     None => {
                         tracing::info!(term = status.term, "this node follows");
-                        core.beats.borrow_mut().stop();
+                        core.beats.borrow_mut().clear();
+                        core.step(LivenessInput::Following);
                     }
                 }
             }
@@ -49,22 +51,28 @@ pub(super) fn start(core: Rc<Core>, bulk: Arc<BulkServer>) {
 
 fn begin(core: &Rc<Core>, term: u64) {
     tracing::info!(term, "this node leads");
-    core.beats
-        .borrow_mut()
-        .begin(mono_ms(), RaftTerm(term), &core.state());
-    let clock = core.clone();
-    glommio::spawn_local(async move { count_silence(&clock, term).await }).detach();
+    core.beats.borrow_mut().clear();
+    core.step(LivenessInput::Applied(&core.state()));
+    core.step(LivenessInput::Leading {
+        term: RaftTerm(term),
+    });
     let core = core.clone();
     glommio::spawn_local(async move { controller::run(&core, term).await }).detach();
 }
 
-/// Proposes the deaths that this term's clock has seen.
-async fn count_silence(core: &Rc<Core>, term: u64) {
+/// Lets the clock see that time passes.
+fn tick(core: Rc<Core>) {
     let every = Duration::from_millis((core.ctx.config.timings.heartbeat_ms / 2).max(10));
-    while core.leads() && core.raft.term() == term {
-        glommio::timer::sleep(every).await;
-        core.tend_life(term).await;
-    }
+    glommio::spawn_local(async move {
+        let mut stop = core.ctx.stop.clone();
+        while !*stop.borrow_and_update() {
+            glommio::timer::sleep(every).await;
+            if core.leads() {
+                core.step(LivenessInput::Tick);
+            }
+        }
+    })
+    .detach();
 }
 
 fn show(core: &Core, term: u64, leads: bool) {
@@ -79,6 +87,7 @@ fn follow_metadata(core: Rc<Core>, bulk: Arc<BulkServer>) {
         let mut meta = core.ctx.meta.clone();
         loop {
             let state = meta.borrow_and_update().clone();
+            core.step(LivenessInput::Applied(&state));
             count(&core, &state);
             bulk.set_rate_bytes_per_s(state.throttle_bytes_per_s.unwrap_or(0));
             if meta.changed().await.is_err() {

@@ -145,7 +145,8 @@ impl Core {
     }
 
     /// Proposes as the leader; refused elsewhere.
-    pub(super) async fn propose_here(&self, command: &Command) -> Proposed {
+    pub(super) async fn propose_here(self: &Rc<Self>, command: &Command) -> Proposed {
+        self.may_propose(command)?;
         match self.raft.propose(encode(command)).await {
             Ok((index, answer)) => {
                 let reply = decode(&answer).map_err(|reason| ProposeError::Unknown { reason })?;

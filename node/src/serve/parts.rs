@@ -42,8 +42,10 @@ pub(super) struct Parts {
     stop_control: watch::Sender<bool>,
     bulk: Option<Arc<BulkServer>>,
     admin: Option<AdminServer>,
-    /// Names of the executors that have not ended, shards and mover.
+    /// Names of the shards and the mover that have not ended.
     data: Vec<String>,
+    /// The control core has not ended.
+    control_runs: bool,
     ctx: Arc<NodeContext>,
 }
 
@@ -120,8 +122,15 @@ impl Parts {
             bulk: Some(bulk),
             admin,
             data,
+            control_runs: true,
             ctx,
         })
+    }
+
+    /// A part has ended.
+    pub(super) fn ended(&mut self, part: &str) {
+        self.control_runs &= part != CONTROL;
+        self.data.retain(|name| name != part);
     }
 
     /// Stops them: leadership away, shards and mover, bulk and admin, Raft.
@@ -131,10 +140,9 @@ impl Parts {
         until: Instant,
         timeout: Duration,
     ) -> Result<(), ServeError> {
-        let mut control_runs = true;
         self.hand_over(until);
         self.stop.send_replace(true);
-        while !self.data.is_empty() || control_runs {
+        while !self.data.is_empty() || self.control_runs {
             if self.data.is_empty() {
                 self.stop_control.send_replace(true);
             }
@@ -144,8 +152,7 @@ impl Parts {
                     if !message.is_empty() {
                         tracing::error!(part, message, "ended badly while stopping");
                     }
-                    control_runs &= part != CONTROL;
-                    self.data.retain(|name| *name != part);
+                    self.ended(&part);
                 }
                 Err(RecvTimeoutError::Disconnected) => break,
                 Err(RecvTimeoutError::Timeout) => {

@@ -1,0 +1,262 @@
+//! The leader's side of the heartbeats: who lives (the core's clock decides), and what every node
+//! has told about itself.
+//!
+//! What this file keeps true: a beat counts only when a quorum round that began after its arrival
+//! confirmed this leader; what was told to another leader, or by an earlier process, is forgotten.
+
+use super::core::Core;
+use crate::clock::mono_ms;
+use crate::config::Timings;
+use crate::limits;
+use crate::messages::{Beat, BeatAnswer, ProposeError};
+use narad_core::ids::{NodeId, NodeIncarnation, PartitionKey};
+use narad_core::liveness::{
+    BeatId, Liveness, LivenessEffect, LivenessInput, PromoteHold, ProposalEnd, RoundId,
+};
+use narad_core::meta::{Command, MetaState};
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use tokio::sync::oneshot;
+
+/// What a node has told in its latest beat.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Told {
+    incarnation: NodeIncarnation,
+    pub(super) undispatched: u64,
+    pub(super) held_copies: u64,
+    pub(super) disk_free_bytes: u64,
+    pub(super) disk_used_bytes: u64,
+}
+
+/// The leader's memory of beats; empty while this node follows.
+#[derive(Default)]
+pub(super) struct Beats {
+    told: BTreeMap<NodeId, Told>,
+    sizes: BTreeMap<PartitionKey, u64>,
+}
+
+impl Beats {
+    /// Leadership begins or ends: what was told before is nobody's business any more.
+    pub(super) fn clear(&mut self) {
+        self.told.clear();
+        self.sizes.clear();
+    }
+
+    /// What the registered process of a node has told this leader.
+    pub(super) fn told(&self, id: &NodeId, state: &MetaState) -> Option<Told> {
+        let member = state.members.get(id)?;
+        let told = self.told.get(id)?;
+        (told.incarnation == member.incarnation).then_some(*told)
+    }
+
+    /// Bytes of partitions, as their owners told.
+    pub(super) fn sizes(&self) -> &BTreeMap<PartitionKey, u64> {
+        &self.sizes
+    }
+
+    /// Free bytes of nodes, as they told.
+    pub(super) fn disk_free(&self) -> BTreeMap<NodeId, u64> {
+        self.told
+            .iter()
+            .map(|(id, told)| (id.clone(), told.disk_free_bytes))
+            .collect()
+    }
+
+    fn note(&mut self, beat: &Beat, state: &MetaState) {
+        self.told.retain(|id, _| state.members.contains_key(id));
+        self.sizes
+            .retain(|key, _| state.topics.contains_key(&key.topic));
+        self.told.insert(
+            beat.node.clone(),
+            Told {
+                incarnation: beat.incarnation,
+                undispatched: beat.undispatched,
+                held_copies: u64::from(beat.held_copies),
+                disk_free_bytes: beat.disk_free_bytes,
+                disk_used_bytes: beat.disk_used_bytes,
+            },
+        );
+        let told = beat
+            .partition_bytes
+            .iter()
+            .take(limits::BEAT_PARTITIONS_MAX);
+        for &(key, bytes) in told {
+            // Only its owner knows how large a partition is.
+            if state.assignment(key).is_some_and(|a| a.owner == beat.node) {
+                self.sizes.insert(key, bytes);
+            }
+        }
+    }
+}
+
+/// The core's clock with what waits for it.
+pub(super) struct Clock {
+    machine: Liveness,
+    waiting: BTreeMap<BeatId, oneshot::Sender<Result<BeatAnswer, ProposeError>>>,
+    next_beat: u64,
+}
+
+impl Clock {
+    pub(super) fn new(timings: &Timings) -> Self {
+        Self {
+            machine: Liveness::new(narad_core::liveness::Timings {
+                heartbeat_ms: timings.heartbeat_ms,
+                lease_ms: timings.move_lease_ms,
+                drift_ms: timings.clock_drift_ms,
+                dead_after_ms: timings.dead_after_ms,
+                force_promote_after_ms: timings.force_promote_after_ms,
+            }),
+            waiting: BTreeMap::new(),
+            next_beat: 1,
+        }
+    }
+}
+
+impl Core {
+    /// Takes a heartbeat of any node, this one included.
+    pub(super) async fn take_beat(self: &Rc<Self>, beat: Beat) -> Result<BeatAnswer, ProposeError> {
+        let (answer, answered) = oneshot::channel();
+        let id = {
+            let mut clock = self.clock.borrow_mut();
+            let id = BeatId(clock.next_beat);
+            clock.next_beat += 1;
+            clock.waiting.insert(id, answer);
+            id
+        };
+        self.step(LivenessInput::Beat {
+            beat: id,
+            node: &beat.node,
+            incarnation: beat.incarnation,
+        });
+        let answer = answered.await.unwrap_or_else(|_| {
+            Err(ProposeError::Unavailable {
+                reason: "the node is shutting down".into(),
+            })
+        })?;
+        if answer.registered {
+            self.beats.borrow_mut().note(&beat, &self.state());
+        }
+        Ok(answer)
+    }
+
+    /// Feeds the clock and does what it says.
+    pub(super) fn step(self: &Rc<Self>, input: LivenessInput<'_>) {
+        let effects = self.clock.borrow_mut().machine.step(mono_ms(), input);
+        for effect in effects {
+            match effect {
+                LivenessEffect::Answer {
+                    beat,
+                    commit,
+                    lease_ms,
+                    term,
+                    registered,
+                } => self.answer(
+                    beat,
+                    Ok(BeatAnswer {
+                        commit,
+                        lease_ms: u32::try_from(lease_ms).unwrap_or(u32::MAX),
+                        term,
+                        registered,
+                    }),
+                ),
+                LivenessEffect::Refuse { beat, busy: true } => self.answer(
+                    beat,
+                    Err(ProposeError::Unavailable {
+                        reason: "too many heartbeats wait for a quorum".into(),
+                    }),
+                ),
+                LivenessEffect::Refuse { beat, busy: false } => self.answer(
+                    beat,
+                    Err(ProposeError::NotLeader {
+                        leader: self.leader(),
+                    }),
+                ),
+                LivenessEffect::StartRound { round } => {
+                    let core = self.clone();
+                    glommio::spawn_local(async move { core.run_round(round).await }).detach();
+                }
+                LivenessEffect::Propose { node, command } => {
+                    let core = self.clone();
+                    glommio::spawn_local(async move { core.propose_life(node, command).await })
+                        .detach();
+                }
+            }
+        }
+    }
+
+    fn answer(&self, beat: BeatId, answer: Result<BeatAnswer, ProposeError>) {
+        if let Some(waiting) = self.clock.borrow_mut().waiting.remove(&beat) {
+            // Its sender may have given up.
+            let _ = waiting.send(answer);
+        }
+    }
+
+    /// A quorum round that begins now.
+    async fn run_round(self: &Rc<Self>, round: RoundId) {
+        let term = self.raft.term();
+        let confirmed = self.raft.read_barrier().await;
+        // Leading in one term before and after: the round was of that term.
+        let commit = match confirmed {
+            Ok(_) if self.leads() && self.raft.term() == term => {
+                // Entries of Raft itself change no metadata, so the last command that is applied
+                // here stands for everything that the round covers.
+                let state = self.state();
+                self.step(LivenessInput::Applied(&state));
+                Some(state.applied)
+            }
+            Ok(_) => None,
+            Err(error) => {
+                tracing::debug!(%error, "a quorum round failed");
+                None
+            }
+        };
+        self.step(LivenessInput::Round { round, commit });
+    }
+
+    /// Proposes a death or a revival.
+    async fn propose_life(self: &Rc<Self>, node: NodeId, command: Command) {
+        let end = match self.propose_here(&command).await {
+            Ok((index, reply)) => {
+                tracing::info!(?command, %index, ?reply, "a member's life");
+                let state = self.state();
+                self.step(LivenessInput::Applied(&state));
+                ProposalEnd::Logged(index)
+            }
+            Err(error) => {
+                tracing::info!(?command, %error, "a member's life");
+                match error {
+                    ProposeError::Unknown { .. } => ProposalEnd::Unknown,
+                    ProposeError::Unavailable { .. } | ProposeError::NotLeader { .. } => {
+                        ProposalEnd::NotProposed
+                    }
+                }
+            }
+        };
+        self.step(LivenessInput::Proposed { node, end });
+    }
+
+    /// Whether this leader may propose a command: it must itself have waited out the silence
+    /// before a promotion.
+    pub(super) fn may_propose(self: &Rc<Self>, command: &Command) -> Result<(), ProposeError> {
+        let Command::ForcePromote { owner, deaths, .. } = command else {
+            return Ok(());
+        };
+        self.step(LivenessInput::Applied(&self.state()));
+        let held = self
+            .clock
+            .borrow()
+            .machine
+            .may_promote(mono_ms(), owner, *deaths);
+        match held {
+            Ok(()) => Ok(()),
+            // The state machine refuses it, with the reason that the target acts upon.
+            Err(PromoteHold::NotDead) => Ok(()),
+            Err(PromoteHold::NotLeading) => Err(ProposeError::NotLeader {
+                leader: self.leader(),
+            }),
+            Err(hold @ PromoteHold::Wait { .. }) => Err(ProposeError::Unavailable {
+                reason: hold.to_string(),
+            }),
+        }
+    }
+}
