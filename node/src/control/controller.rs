@@ -100,12 +100,7 @@ impl Core {
     /// What should be done over `state`, with what the nodes have told this leader.
     pub(super) fn plan(&self, state: &MetaState) -> Plan {
         let beats = self.beats.borrow();
-        planner::plan(
-            state,
-            &beats.sizes(),
-            &beats.disk_free(),
-            self.plan_limits(),
-        )
+        planner::plan(state, beats.sizes(), &beats.disk_free(), self.plan_limits())
     }
 
     /// The whole plan as if `node` were draining.
