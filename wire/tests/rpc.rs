@@ -271,3 +271,69 @@ fn a_stalled_node_is_a_failed_attempt_and_no_hang() {
         assert!(!error.outcome_unknown());
     });
 }
+
+/// What a client sends to ask who is there: two messages in one go.
+fn recorded_session() -> Vec<u8> {
+    use std::io::Read;
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let addr = listener.local_addr().unwrap().to_string();
+    let record = std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        stream
+            .set_read_timeout(Some(Duration::from_millis(300)))
+            .unwrap();
+        let mut all = Vec::new();
+        let mut buf = [0; 4096];
+        while let Ok(n) = stream.read(&mut buf) {
+            if n == 0 {
+                break;
+            }
+            all.extend_from_slice(&buf[..n]);
+        }
+        all
+    });
+    run(async move {
+        let node = rpc::connect(&addr, DEADLINE).await.unwrap();
+        let short = Duration::from_millis(600);
+        let _ = rpc::call(short, node.info_request().send(), |_| Ok(())).await;
+    });
+    record.join().unwrap()
+}
+
+#[test]
+fn damaged_messages_end_their_connection_and_nothing_else() {
+    use futures::io::{AsyncReadExt, AsyncWriteExt};
+    let session = recorded_session();
+    assert!(session.len() > 64, "{} bytes recorded", session.len());
+    run(async {
+        let cluster = Cluster::start(1, 1);
+        let addr = cluster.addr(0);
+        let mut answered = 0;
+        for bit in (0..session.len() * 8).step_by(5) {
+            let mut bad = session.clone();
+            bad[bit / 8] ^= 1 << (bit % 8);
+            let mut stream = glommio::net::TcpStream::connect(&addr).await.unwrap();
+            stream.write_all(&bad).await.unwrap();
+            stream.shutdown(std::net::Shutdown::Write).await.unwrap();
+            let mut answer = Vec::new();
+            let _ = stream.read_to_end(&mut answer).await;
+            answered += usize::from(!answer.is_empty());
+        }
+        assert!(
+            answered > 0,
+            "some of the damage is harmless and is answered"
+        );
+        for length in [1, 7, 8, 9, 100] {
+            let mut stream = glommio::net::TcpStream::connect(&addr).await.unwrap();
+            stream.write_all(&session[..length]).await.unwrap();
+        }
+        let mut stream = glommio::net::TcpStream::connect(&addr).await.unwrap();
+        stream.write_all(&[0xff; 4096]).await.unwrap();
+        let pool = pool();
+        let node = pool.node(&addr).await.unwrap();
+        let id = rpc::call(DEADLINE, node.info_request().send(), |r| {
+            Ok(r.get_info()?.get_id()?.to_string()?)
+        });
+        assert_eq!(id.await.unwrap(), "n0");
+    });
+}

@@ -7,11 +7,12 @@ use capnp::message::ReaderOptions;
 use capnp_rpc::rpc_twoparty_capnp::Side;
 use capnp_rpc::{RpcSystem, twoparty};
 use futures::channel::oneshot;
-use futures::future::{Either, select};
+use futures::future::{Either, FutureExt, select};
 use futures::io::{AsyncRead, AsyncReadExt, AsyncWrite, BufReader, BufWriter};
 use narad_schema::client_capnp::node;
 use std::cell::Cell;
 use std::future::Future;
+use std::panic::AssertUnwindSafe;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -77,8 +78,13 @@ impl Link {
         let flag = ClosedFlag(closed.clone());
         let driver = async move {
             let _flag = flag;
+            let system = AssertUnwindSafe(system).catch_unwind();
             let mut system = match select(system, closing).await {
-                Either::Left((result, _)) => {
+                Either::Left((Err(_), _)) => {
+                    tracing::error!("a connection was ended because its peer's answer panicked");
+                    return;
+                }
+                Either::Left((Ok(result), _)) => {
                     if let Err(error) = result {
                         tracing::debug!(%error, "connection ended");
                     }
@@ -134,9 +140,17 @@ where
     S: AsyncRead + AsyncWrite + Unpin + 'static,
 {
     let system = system(stream, Side::Server, Some(bootstrap.client));
-    match system.await {
-        Ok(()) => Ok(()),
-        Err(error) if error.kind == capnp::ErrorKind::Disconnected => Ok(()),
-        Err(error) => Err(error.into()),
+    // The RPC library answers some impossible messages with a panic, which would take the whole
+    // executor along: a peer's bytes end the peer's connection and nothing else.
+    match AssertUnwindSafe(system).catch_unwind().await {
+        Ok(Ok(())) => Ok(()),
+        Ok(Err(error)) if error.kind == capnp::ErrorKind::Disconnected => Ok(()),
+        Ok(Err(error)) => Err(error.into()),
+        Err(_) => {
+            tracing::error!("a connection was ended because serving it panicked");
+            Err(WireError::Protocol {
+                message: "serving the connection panicked".into(),
+            })
+        }
     }
 }
