@@ -110,6 +110,11 @@ pub fn run(args: ServeArgs) -> Result<(), ServeError> {
         }
         Ok(Event::Ended { part, message }) => {
             parts.ended(&part);
+            let message = if message.is_empty() {
+                "it returned although nobody had asked it to".into()
+            } else {
+                message
+            };
             Some(ServeError::Part { part, message })
         }
         Err(mpsc::RecvError) => unreachable!("the parts hold their ends of the channel"),

@@ -160,23 +160,22 @@ impl Core {
     /// Removes a drained node when nothing holds it. True when something was changed.
     async fn leave(self: &Rc<Self>, state: &MetaState, id: &NodeId) -> bool {
         let holds = self.holds(state, id);
-        match holds.as_slice() {
-            [] => {}
-            [DrainHold::Leader] => return self.give_leadership_away(id).await,
-            [DrainHold::LearnerFirst(learner)] => {
-                return match self.raft.promote(learner.as_str()).await {
-                    Ok(()) => {
-                        tracing::info!(%learner, leaving = %id, "the learner votes now, so that a voter can leave");
-                        self.replan.notify_one();
-                        true
-                    }
-                    Err(error) => {
-                        tracing::info!(%learner, leaving = %id, %error, "the learner does not vote yet");
-                        false
-                    }
-                };
-            }
-            _ => return false,
+        let solvable =
+            |hold: &DrainHold| matches!(hold, DrainHold::Leader | DrainHold::LearnerFirst(_));
+        if !holds.iter().all(solvable) {
+            return false;
+        }
+        // What this controller can do about it, the voter first: the leader that hands over could
+        // not promote it any more.
+        let learner = holds.iter().find_map(|hold| match hold {
+            DrainHold::LearnerFirst(learner) => Some(learner),
+            _ => None,
+        });
+        if let Some(learner) = learner {
+            return self.promote_for(learner, id).await;
+        }
+        if !holds.is_empty() {
+            return self.give_leadership_away(id).await;
         }
         if self.raft.membership().contains(id.as_str())
             && let Err(error) = self.expel(id).await
@@ -200,6 +199,21 @@ impl Core {
             Err(error) => {
                 tracing::warn!(%id, %error, "whether the drained node has left is seen in the next pass");
                 true
+            }
+        }
+    }
+
+    /// Promotes a learner so that a voter can leave.
+    async fn promote_for(&self, learner: &NodeId, leaving: &NodeId) -> bool {
+        match self.raft.promote(learner.as_str()).await {
+            Ok(()) => {
+                tracing::info!(%learner, %leaving, "the learner votes now, so that a voter can leave");
+                self.replan.notify_one();
+                true
+            }
+            Err(error) => {
+                tracing::info!(%learner, %leaving, %error, "the learner does not vote yet");
+                false
             }
         }
     }

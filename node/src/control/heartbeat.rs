@@ -11,7 +11,7 @@ use crate::limits;
 use crate::messages::{Beat, BeatAnswer, ShardRequest, ShardSummary};
 use narad_core::ids::{MonoMs, RaftIndex};
 use narad_core::moves::MoveLease;
-use narad_wire::error::WireError;
+use narad_wire::error::{ErrorCode, WireError};
 use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -183,6 +183,11 @@ async fn send(core: &Rc<Core>, beat: Beat) -> Result<BeatAnswer, String> {
         }
         match core.call_heartbeat(&leader, &addr, &beat).await {
             Ok(answer) => return Ok(answer),
+            // Removed, most likely: the registration finds out.
+            Err(WireError::Fault(fault)) if fault.code == ErrorCode::NotMember => {
+                core.registered.send_replace(false);
+                return Err(fault.to_string());
+            }
             Err(WireError::Fault(fault)) if !fault.node.is_empty() && fault.node != addr => {
                 let Some(told) = core.member_at(&fault.node) else {
                     return Err(fault.to_string());

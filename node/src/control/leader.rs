@@ -17,8 +17,8 @@ use std::time::Duration;
 
 /// Follows Raft for as long as it runs.
 pub(super) fn start(core: Rc<Core>, bulk: Arc<BulkServer>) {
-    follow_metadata(core.clone(), bulk);
-    tick(core.clone());
+    follow_metadata(core.clone(), bulk.clone());
+    tick(core.clone(), bulk);
     glommio::spawn_local(async move {
         let mut watch = core.raft.watch();
         let mut leading = None;
@@ -60,13 +60,21 @@ fn begin(core: &Rc<Core>, term: u64) {
     glommio::spawn_local(async move { controller::run(&core, term).await }).detach();
 }
 
-/// Lets the clock see that time passes.
-fn tick(core: Rc<Core>) {
+/// Lets the clock see that time passes, and keeps the counters of the bulk channel.
+fn tick(core: Rc<Core>, bulk: Arc<BulkServer>) {
     let every = Duration::from_millis((core.ctx.config.timings.heartbeat_ms / 2).max(10));
     glommio::spawn_local(async move {
         let mut stop = core.ctx.stop.clone();
+        let label = DirectionLabel {
+            direction: Direction::Out,
+        };
+        let copied = core.ctx.metrics.copied_bytes.get_or_create_owned(&label);
+        let mut counted = 0;
         while !*stop.borrow_and_update() {
             glommio::timer::sleep(every).await;
+            let sent = bulk.stats().sent_bytes;
+            copied.inc_by(sent - counted);
+            counted = sent;
             if core.leads() {
                 core.step(LivenessInput::Tick);
             }

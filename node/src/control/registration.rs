@@ -175,6 +175,8 @@ fn verdict(core: &Core, fault: &WireFault) -> Option<ControlError> {
     let id = core.id().to_string();
     match fault.detail.as_str() {
         refused::REMOVED => Some(ControlError::Removed(id)),
+        // Refused before anything was asked: only removed nodes are.
+        _ if fault.code == ErrorCode::NotMember => Some(ControlError::Removed(id)),
         refused::REPLACED => Some(ControlError::Replaced(id)),
         refused::OTHER_DISK => Some(ControlError::OtherDisk {
             id,
