@@ -11,6 +11,7 @@ extern crate alloc;
 pub mod copies;
 pub mod copy;
 pub mod defaults;
+pub mod dispatch;
 pub mod ids;
 pub mod leases;
 pub mod liveness;

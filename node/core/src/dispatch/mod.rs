@@ -1,0 +1,515 @@
+//! The dispatcher of one ingress WAL: what is delivered where next.
+//!
+//! What this module keeps true:
+//! - a record leaves the WAL only when its owner has said that it is durable there, when it is
+//!   durable in this WAL again under another partition, or when a barrier has confirmed that its
+//!   topic is gone;
+//! - the records of one partition are sent in the order of their sequences, one batch at a time,
+//!   because the owner recognises what it has by the highest sequence that it appended;
+//! - each partition is retried by itself, so one that is frozen or unreachable delays no other; a
+//!   node that does not answer takes a few of the sends in flight, never all;
+//! - a change of owner, epoch or handoff that is applied here is acted upon at once;
+//! - a partition that the client named is never exchanged for another;
+//! - memory is bounded however long the WAL is: what does not fit is read again later.
+
+mod queue;
+
+#[cfg(test)]
+mod tests;
+
+use crate::ids::{Epoch, MonoMs, NodeId, PartitionIndex, PartitionKey, TopicId, WalSeq};
+use crate::meta::MetaState;
+use crate::routing;
+use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use queue::{Flight, Queue, Seen};
+
+/// Most records of one batch.
+pub const BATCH_RECORDS: usize = 1_000;
+/// Most bytes of one batch, unless a single record is larger.
+pub const BATCH_BYTES: u64 = 512 << 10;
+/// Batches on their way at once: with the bytes of a batch it bounds the memory of a dispatcher.
+pub const SENDS_MAX: usize = 64;
+/// Batches on their way to one node at once.
+pub const SENDS_A_NODE_MAX: usize = 8;
+/// Records of one partition that are remembered; the rest stays in the WAL until there is room.
+pub const QUEUE_MAX: usize = 4_096;
+/// Records of one partition that are remembered however crowded it is; below half of it, more are
+/// read.
+pub const QUEUE_LOW: usize = 64;
+/// Records that are remembered in all, not counting [`QUEUE_LOW`] of every partition.
+pub const WINDOW_MAX: usize = 131_072;
+/// Records read from the WAL at once.
+pub const READ_MAX: usize = 4_096;
+/// First wait after a refusal, in ms; it doubles.
+pub const RETRY_MIN_MS: u64 = 10;
+/// Longest wait after a refusal, in ms.
+pub const RETRY_MAX_MS: u64 = 1_000;
+/// Longest wait that an owner may ask for, in ms.
+pub const RETRY_ADVICE_MAX_MS: u64 = 5_000;
+
+const _: () = {
+    assert!(QUEUE_LOW > 1 && QUEUE_LOW < QUEUE_MAX && QUEUE_MAX <= WINDOW_MAX);
+    assert!(SENDS_A_NODE_MAX * 4 <= SENDS_MAX);
+    assert!(RETRY_MIN_MS > 0 && RETRY_MIN_MS < RETRY_MAX_MS);
+};
+
+/// One record of the WAL, without its content.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// Its sequence.
+    pub seq: WalSeq,
+    /// Where it belongs.
+    pub key: PartitionKey,
+    /// The client named the partition.
+    pub pinned: bool,
+    /// Bytes of key and value.
+    pub bytes: u64,
+}
+
+/// How a batch fared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SendEnd {
+    /// Durable at the owner (or was before).
+    Appended,
+    /// Refused, unreachable, or no answer: it is sent again.
+    Again {
+        /// What the owner advised to wait, in ms; 0 for no advice.
+        retry_after_ms: u64,
+    },
+}
+
+/// What happens to the dispatcher.
+#[derive(Debug)]
+pub enum DispatchInput {
+    /// This state is applied here.
+    Applied(Arc<MetaState>),
+    /// Records have become durable in the WAL.
+    Arrived,
+    /// The reading that was asked for.
+    Read {
+        /// What was found, in order of sequences.
+        entries: Vec<Entry>,
+        /// Nothing durable lies behind.
+        exhausted: bool,
+    },
+    /// Reading failed; it is asked for again at a tick.
+    ReadFailed,
+    /// A batch has come back.
+    Sent {
+        /// Its partition.
+        key: PartitionKey,
+        /// How.
+        end: SendEnd,
+    },
+    /// A rerouting has ended.
+    Rerouted {
+        /// The partition that the records belonged to.
+        key: PartitionKey,
+        /// They are durable under the other partition.
+        durable: bool,
+    },
+    /// A barrier has ended; the state of the confirmation was told by `Applied` before.
+    Barrier {
+        /// It was confirmed.
+        confirmed: bool,
+    },
+    /// Time passes; wanted at [`Dispatch::next_wake`].
+    Tick,
+}
+
+/// What the shell is to do. Effects of one step are to be begun in their order: what is done with
+/// must not be found by a reading that is asked for behind it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum DispatchEffect {
+    /// Read the WAL and answer with `Read`.
+    Read {
+        /// First sequence.
+        from: WalSeq,
+        /// Most records.
+        max: usize,
+    },
+    /// Send these records to the owner (which may be this node) and answer with `Sent`.
+    Send {
+        /// The partition.
+        key: PartitionKey,
+        /// Its owner.
+        to: NodeId,
+        /// Its epoch.
+        epoch: Epoch,
+        /// Which records, ascending.
+        seqs: Vec<WalSeq>,
+    },
+    /// Make these records durable in the WAL under another partition of the topic, as new
+    /// entries, and answer with `Rerouted`.
+    Reroute {
+        /// Their partition, whose owner is dead.
+        key: PartitionKey,
+        /// The partition that takes them.
+        to: PartitionIndex,
+        /// Which records.
+        seqs: Vec<WalSeq>,
+    },
+    /// These records are done with in the WAL.
+    Done {
+        /// Which.
+        seqs: Vec<WalSeq>,
+    },
+    /// The topic of these records is gone, confirmed: they are done with, undelivered.
+    Discard {
+        /// The topic.
+        topic: TopicId,
+        /// Which.
+        seqs: Vec<WalSeq>,
+    },
+    /// Run a barrier, tell the state that it confirms, and answer with `Barrier`.
+    Barrier,
+}
+
+/// See the module's description.
+#[derive(Debug)]
+pub struct Dispatch {
+    state: Arc<MetaState>,
+    queues: BTreeMap<PartitionKey, Queue>,
+    held: usize,
+    /// Next sequence to read.
+    cursor: WalSeq,
+    /// Something durable may lie at or behind the cursor.
+    unread: bool,
+    /// A queue has room again for what did not fit.
+    refill: bool,
+    reading: bool,
+    read_at: MonoMs,
+    sends: usize,
+    sends_to: BTreeMap<NodeId, usize>,
+    /// Where the round over the partitions goes on.
+    turn: Option<PartitionKey>,
+    /// Topics that a barrier has confirmed to be gone. An incarnation never comes back.
+    gone: BTreeSet<TopicId>,
+    /// Topics that are missing in the applied state and wait for a barrier.
+    missing: BTreeSet<TopicId>,
+    /// A barrier is under way, for these topics.
+    asked: Option<BTreeSet<TopicId>>,
+    ask_at: MonoMs,
+}
+
+impl Dispatch {
+    /// A dispatcher that will read the whole WAL.
+    #[must_use]
+    pub fn new(state: Arc<MetaState>) -> Self {
+        Self {
+            state,
+            queues: BTreeMap::new(),
+            held: 0,
+            cursor: WalSeq(1),
+            unread: true,
+            refill: false,
+            reading: false,
+            read_at: MonoMs(0),
+            sends: 0,
+            sends_to: BTreeMap::new(),
+            turn: None,
+            gone: BTreeSet::new(),
+            missing: BTreeSet::new(),
+            asked: None,
+            ask_at: MonoMs(0),
+        }
+    }
+
+    /// Steps the machine.
+    #[must_use]
+    pub fn step(&mut self, now: MonoMs, input: DispatchInput) -> Vec<DispatchEffect> {
+        let mut effects = Vec::new();
+        match input {
+            DispatchInput::Applied(state) => self.apply(now, state),
+            DispatchInput::Arrived => self.unread = true,
+            DispatchInput::Read { entries, exhausted } => {
+                self.take(&entries, exhausted, &mut effects);
+            }
+            DispatchInput::ReadFailed => {
+                self.reading = false;
+                self.unread = true;
+                self.read_at = now.plus_ms(RETRY_MAX_MS);
+            }
+            DispatchInput::Sent { key, end } => self.sent(now, key, end, &mut effects),
+            DispatchInput::Rerouted { key, durable } => {
+                self.rerouted(now, key, durable, &mut effects);
+            }
+            DispatchInput::Barrier { confirmed } => self.barrier(now, confirmed, &mut effects),
+            DispatchInput::Tick => {}
+        }
+        self.send(now, &mut effects);
+        self.ask(now, &mut effects);
+        self.read(now, &mut effects);
+        effects
+    }
+
+    /// When a tick is wanted next; `None` while nothing waits for time.
+    #[must_use]
+    pub fn next_wake(&self) -> Option<MonoMs> {
+        let retry = self
+            .queues
+            .values()
+            .filter(|queue| queue.flight.is_none() && !queue.is_empty())
+            .filter_map(|queue| queue.retry_at)
+            .min();
+        let wanted = (self.unread || self.refill) && !self.reading;
+        let read = wanted.then_some(self.read_at);
+        let ask = (!self.missing.is_empty() && self.asked.is_none()).then_some(self.ask_at);
+        [retry, read, ask].into_iter().flatten().min()
+    }
+
+    /// Records that are remembered now.
+    #[must_use]
+    pub const fn held(&self) -> usize {
+        self.held
+    }
+
+    fn apply(&mut self, now: MonoMs, state: Arc<MetaState>) {
+        self.state = state;
+        self.missing
+            .retain(|topic| !self.state.topics.contains_key(topic));
+        for (key, queue) in &mut self.queues {
+            if queue.retry_at.is_some() && queue.seen != Seen::of(&self.state, *key) {
+                queue.retry_at = Some(now);
+                queue.backoff_ms = 0;
+            }
+        }
+    }
+
+    fn take(&mut self, entries: &[Entry], exhausted: bool, effects: &mut Vec<DispatchEffect>) {
+        self.reading = false;
+        // What arrived while this was read has set the mark again, in `Arrived`.
+        self.unread |= !exhausted && !entries.is_empty();
+        let mut discarded: BTreeMap<TopicId, Vec<WalSeq>> = BTreeMap::new();
+        for entry in entries {
+            self.cursor = self.cursor.max(WalSeq(entry.seq.0 + 1));
+            if self.gone.contains(&entry.key.topic) {
+                discarded
+                    .entry(entry.key.topic)
+                    .or_default()
+                    .push(entry.seq);
+                continue;
+            }
+            let crowded = self.held >= WINDOW_MAX;
+            let queue = self.queues.entry(entry.key).or_default();
+            self.held += usize::from(queue.offer(*entry, crowded));
+        }
+        for (topic, seqs) in discarded {
+            effects.push(DispatchEffect::Discard { topic, seqs });
+        }
+        self.queues.retain(|_, queue| !queue.is_finished());
+    }
+
+    fn sent(
+        &mut self,
+        now: MonoMs,
+        key: PartitionKey,
+        end: SendEnd,
+        effects: &mut Vec<DispatchEffect>,
+    ) {
+        let Some(queue) = self.queues.get_mut(&key) else {
+            return;
+        };
+        let Some(Flight::Send { to, count }) = queue.flight.take() else {
+            return;
+        };
+        self.sends -= 1;
+        if let Some(sends) = self.sends_to.get_mut(&to) {
+            *sends -= 1;
+            if *sends == 0 {
+                self.sends_to.remove(&to);
+            }
+        }
+        match end {
+            SendEnd::Appended => {
+                let seqs = queue.pop(count);
+                self.held -= seqs.len();
+                queue.succeeded();
+                effects.push(DispatchEffect::Done { seqs });
+            }
+            SendEnd::Again { retry_after_ms } => queue.failed(now, retry_after_ms),
+        }
+        self.tidy(key);
+    }
+
+    fn rerouted(
+        &mut self,
+        now: MonoMs,
+        key: PartitionKey,
+        durable: bool,
+        effects: &mut Vec<DispatchEffect>,
+    ) {
+        let Some(queue) = self.queues.get_mut(&key) else {
+            return;
+        };
+        let Some(Flight::Reroute { seqs }) = queue.flight.take() else {
+            return;
+        };
+        self.sends -= 1;
+        if durable {
+            self.held -= queue.remove(&seqs);
+            queue.succeeded();
+            effects.push(DispatchEffect::Done { seqs });
+        } else {
+            queue.failed(now, 0);
+        }
+        self.tidy(key);
+    }
+
+    fn barrier(&mut self, now: MonoMs, confirmed: bool, effects: &mut Vec<DispatchEffect>) {
+        let Some(asked) = self.asked.take() else {
+            return;
+        };
+        self.ask_at = now.plus_ms(RETRY_MAX_MS);
+        if !confirmed {
+            return;
+        }
+        for topic in asked {
+            if !self.missing.remove(&topic) {
+                continue;
+            }
+            self.gone.insert(topic);
+            self.discard(topic, effects);
+        }
+    }
+
+    /// Throws away what is remembered of a topic that is gone, but for what is on its way.
+    fn discard(&mut self, topic: TopicId, effects: &mut Vec<DispatchEffect>) {
+        let keys: Vec<PartitionKey> = self
+            .queues
+            .keys()
+            .copied()
+            .filter(|key| key.topic == topic)
+            .collect();
+        for key in keys {
+            let queue = self.queues.get_mut(&key).expect("listed above");
+            if queue.flight.is_some() {
+                continue;
+            }
+            let seqs = queue.pop(usize::MAX);
+            self.held -= seqs.len();
+            if !seqs.is_empty() {
+                effects.push(DispatchEffect::Discard { topic, seqs });
+            }
+            self.tidy(key);
+        }
+    }
+
+    /// Forgets a queue that is finished, and has more read for one that did not take all.
+    fn tidy(&mut self, key: PartitionKey) {
+        let Some(queue) = self.queues.get_mut(&key) else {
+            return;
+        };
+        self.refill |= queue.wants_more();
+        // Everything that it has seen is done, so a later reading does not find it again. A
+        // reading that is under way may: it is kept until that has ended.
+        if queue.is_finished() && !self.reading {
+            self.queues.remove(&key);
+        }
+    }
+
+    fn send(&mut self, now: MonoMs, effects: &mut Vec<DispatchEffect>) {
+        let ready: Vec<PartitionKey> = self
+            .queues
+            .iter()
+            .filter(|(_, queue)| queue.is_ready(now))
+            .map(|(key, _)| *key)
+            .collect();
+        // Round robin: begin behind the partition that was served last.
+        let start = match self.turn {
+            Some(turn) => ready.partition_point(|key| *key <= turn),
+            None => 0,
+        };
+        let (before, behind) = ready.split_at(start);
+        for key in behind.iter().chain(before) {
+            if self.sends >= SENDS_MAX {
+                break;
+            }
+            if let Some(effect) = self.send_one(now, *key) {
+                self.sends += 1;
+                self.turn = Some(*key);
+                effects.push(effect);
+            }
+        }
+        let gone: Vec<TopicId> = ready
+            .iter()
+            .map(|key| key.topic)
+            .filter(|topic| self.gone.contains(topic))
+            .collect();
+        for topic in gone {
+            self.discard(topic, effects);
+        }
+    }
+
+    fn send_one(&mut self, now: MonoMs, key: PartitionKey) -> Option<DispatchEffect> {
+        let queue = self.queues.get_mut(&key)?;
+        let Some(topic) = self.state.topics.get(&key.topic) else {
+            if !self.gone.contains(&key.topic) {
+                self.missing.insert(key.topic);
+            }
+            return None;
+        };
+        // A partition that its topic does not have can only come from a damaged WAL: it waits, and
+        // shows among the undelivered records.
+        let assignment = topic.partitions.get(key.partition.0 as usize)?;
+        if !self.state.is_alive(&assignment.owner) {
+            let seqs = queue.unpinned_batch();
+            let to = seqs.first().and_then(|first| {
+                let hash = routing::hash(&first.0.to_le_bytes());
+                routing::live_sibling(&self.state, topic, key.partition, hash)
+            });
+            let Some(to) = to else {
+                queue.wait(now, Seen::of(&self.state, key));
+                return None;
+            };
+            queue.flight = Some(Flight::Reroute { seqs: seqs.clone() });
+            queue.seen = Seen::of(&self.state, key);
+            return Some(DispatchEffect::Reroute { key, to, seqs });
+        }
+        let to = assignment.owner.clone();
+        let sends = self.sends_to.entry(to.clone()).or_insert(0);
+        if *sends >= SENDS_A_NODE_MAX {
+            return None;
+        }
+        *sends += 1;
+        let seqs = queue.batch();
+        queue.flight = Some(Flight::Send {
+            to: to.clone(),
+            count: seqs.len(),
+        });
+        queue.seen = Seen::of(&self.state, key);
+        Some(DispatchEffect::Send {
+            key,
+            to,
+            epoch: assignment.epoch,
+            seqs,
+        })
+    }
+
+    fn ask(&mut self, now: MonoMs, effects: &mut Vec<DispatchEffect>) {
+        if self.asked.is_none() && !self.missing.is_empty() && now >= self.ask_at {
+            self.asked = Some(self.missing.clone());
+            effects.push(DispatchEffect::Barrier);
+        }
+    }
+
+    fn read(&mut self, now: MonoMs, effects: &mut Vec<DispatchEffect>) {
+        if (self.unread || self.refill) && !self.reading && now >= self.read_at {
+            // Only here, between readings, may the cursor go back: what a reading brings must
+            // join on to what its queues have seen.
+            for queue in self.queues.values_mut().filter(|q| q.wants_more()) {
+                queue.overflowed = false;
+                self.cursor = self.cursor.min(queue.known_to);
+            }
+            self.refill = false;
+            self.unread = false;
+            self.reading = true;
+            effects.push(DispatchEffect::Read {
+                from: self.cursor,
+                max: READ_MAX,
+            });
+        }
+    }
+}
