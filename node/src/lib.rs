@@ -15,5 +15,6 @@ pub mod data_dir;
 pub mod limits;
 pub mod messages;
 pub mod metrics;
+pub mod mover;
 pub mod process;
 pub mod raft;

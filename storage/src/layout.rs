@@ -9,7 +9,7 @@ use crate::format::FormatError;
 use crate::format::meta;
 use crate::limits::{FORMAT_VERSION, META_SLOT_BYTES};
 use narad_core::copy::InstallMark;
-use narad_core::ids::{CopyId, Epoch, MoveId, PartitionIndex, PartitionKey, TopicId};
+use narad_core::ids::{CopyId, Epoch, MoveId, Offset, PartitionIndex, PartitionKey, TopicId};
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -71,6 +71,10 @@ pub struct FoundCopy {
     pub path: PathBuf,
     /// How it was installed, while its flip is not known (rule R3).
     pub install: Option<InstallMark>,
+    /// High-watermark as its meta file says; exact while it carries an install mark.
+    pub hwm: Offset,
+    /// Offset after its last durable record as the meta file says; exact while it carries a mark.
+    pub end: Offset,
 }
 
 /// A copy in progress that was found.
@@ -135,6 +139,8 @@ fn scan_now(root: &Path) -> io::Result<Scan> {
             },
             path,
             install: meta.and_then(|m| m.install),
+            hwm: meta.map_or(Offset(0), |m| m.hwm),
+            end: meta.map_or(Offset(0), |m| m.durable_end),
         });
     }
     for name in disk::list_dir_now(&staging_root(root))? {

@@ -292,6 +292,7 @@ impl TargetMove {
     pub fn progress(&self) -> MoveProgress {
         let mut progress = self.progress.clone();
         progress.phase = self.phase();
+        progress.passes = self.convergence.passes();
         progress.bytes_done = self.staged.iter().map(|s| s.durable_len).sum();
         progress.bytes_left = staged::tail_bytes(&self.manifest, &self.staged);
         progress.bytes_per_s = self.convergence.bytes_per_s();

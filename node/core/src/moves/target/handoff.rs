@@ -130,7 +130,7 @@ impl TargetMove {
                 self.broken = true;
                 self.give_up(why, out);
             }
-            (Step::Finish, TargetInput::Failed { why }) => self.give_up(why, out),
+            (Step::Drain | Step::Finish, TargetInput::Failed { why }) => self.give_up(why, out),
             (Step::Cancel, TargetInput::Proposed(_)) => self.cancelled(out),
             (Step::Prepare, TargetInput::Failed { why }) => self.retry_local(step, why, out),
             (_, other) => self.unexpected(step, &other, out),

@@ -54,6 +54,8 @@ pub struct MoveProgress {
     pub bytes_per_s: Option<u64>,
     /// W, bytes/s, as the source told last.
     pub write_bytes_per_s: u64,
+    /// Passes of the latest catch-up.
+    pub passes: u32,
     /// Tails in bytes, before each pass and at the end of the catch-up; at most the passes plus one.
     pub tails: Vec<u64>,
     /// Whether the latest catch-up converged, once it ended.
@@ -77,6 +79,7 @@ impl MoveProgress {
             bytes_left: 0,
             bytes_per_s: None,
             write_bytes_per_s: 0,
+            passes: 0,
             tails: Vec::new(),
             converged: None,
             stall: None,

@@ -1,0 +1,197 @@
+//! The mover: the executor that carries out every move into this node.
+//!
+//! What this file keeps true: one task a partition, driven by the applied metadata; an installed
+//! copy whose flip is not known (rule R3) is resolved before anything else of its partition; no
+//! move begins before this start has been confirmed by a barrier.
+
+mod history;
+mod interrupt;
+mod janitor;
+mod limits;
+mod receive;
+mod source;
+mod task;
+mod throttle;
+mod told;
+mod work;
+
+use crate::context::NodeContext;
+use crate::messages::MoverRequest;
+use futures::future::{Either, select};
+use history::History;
+use narad_core::defaults::MAX_MOVES_IN;
+use narad_core::ids::PartitionKey;
+use narad_core::meta::MetaState;
+use narad_core::moves::FoundInstalled;
+use narad_core::moves::target::TargetMove;
+use narad_storage::{Options, StorageError, layout};
+use narad_wire::pool::PeerPool;
+use narad_wire::view::MoveView;
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::pin::pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use task::Running;
+use throttle::Throttle;
+use tokio::sync::{Notify, mpsc, watch};
+
+/// Why the mover ended.
+#[derive(Debug, thiserror::Error)]
+pub enum MoverError {
+    /// The data directory cannot be used.
+    #[error(transparent)]
+    Storage(#[from] StorageError),
+}
+
+/// What the tasks of this executor share.
+pub(crate) struct Mover {
+    ctx: Arc<NodeContext>,
+    root: PathBuf,
+    options: Options,
+    pool: PeerPool,
+    throttle: Throttle,
+    running: RefCell<BTreeMap<PartitionKey, Rc<Running>>>,
+    history: RefCell<History>,
+    /// Installed copies whose flip is not known, of which no task has begun.
+    found: RefCell<Vec<FoundInstalled>>,
+    ended: Notify,
+}
+
+/// Runs the mover until the node stops.
+///
+/// # Errors
+/// [`MoverError`] when the data directory cannot be read at the start.
+pub async fn run(
+    ctx: Arc<NodeContext>,
+    mut requests: mpsc::Receiver<MoverRequest>,
+) -> Result<(), MoverError> {
+    let root = ctx.config.data_dir.clone();
+    narad_storage::prepare_executor(&root).await?;
+    let options = Options::default();
+    let found = installed(&root).await?;
+    let mover = Rc::new(Mover {
+        pool: PeerPool::new(ctx.id.clone(), ctx.incarnation),
+        root,
+        options,
+        throttle: Throttle::new(),
+        running: RefCell::default(),
+        history: RefCell::default(),
+        found: RefCell::new(found),
+        ended: Notify::new(),
+        ctx,
+    });
+    let mut meta = mover.ctx.meta.clone();
+    let mut confirmed = mover.ctx.confirmed.clone();
+    let mut stop = mover.ctx.stop.clone();
+    let mut swept = Instant::now();
+    loop {
+        if *stop.borrow_and_update() || stop.has_changed().is_err() {
+            break;
+        }
+        if *confirmed.borrow_and_update() {
+            mover.reconcile(&meta.borrow_and_update().clone());
+            if swept.elapsed() >= Duration::from_millis(limits::JANITOR_MS) {
+                swept = Instant::now();
+                mover.clone().sweep();
+            }
+        }
+        let changed = async {
+            let (meta, confirmed) = (pin!(change(&mut meta)), pin!(change(&mut confirmed)));
+            let (stop, ended) = (pin!(stop.changed()), pin!(mover.ended.notified()));
+            let janitor = pin!(glommio::timer::sleep(Duration::from_millis(
+                limits::JANITOR_MS
+            )));
+            select(
+                select(meta, confirmed),
+                select(select(stop, ended), janitor),
+            )
+            .await;
+        };
+        match select(pin!(changed), pin!(requests.recv())).await {
+            Either::Left(((), _)) => {}
+            Either::Right((Some(MoverRequest::Moves { answer }), _)) => {
+                let _ = answer.send((mover.views(), mover.history.borrow().all()));
+            }
+            Either::Right((None, _)) => break,
+        }
+    }
+    // The tasks stop where they are, with their executor: everything that matters is on the disk or
+    // in the metadata.
+    Ok(())
+}
+
+/// A new value; never, when nobody can send one any more (the stop is told by its own channel).
+async fn change<T>(values: &mut watch::Receiver<T>) {
+    if values.changed().await.is_err() {
+        std::future::pending::<()>().await;
+    }
+}
+
+/// Installed copies that still carry their mark.
+async fn installed(root: &Path) -> Result<Vec<FoundInstalled>, StorageError> {
+    layout::finish_deletions(root).await?;
+    let mut out = Vec::new();
+    for copy in layout::scan(root).await?.copies {
+        let Some(mark) = copy.install else {
+            continue;
+        };
+        out.push(FoundInstalled {
+            copy: copy.copy,
+            mark,
+            end: copy.end,
+            hwm: copy.hwm,
+        });
+    }
+    Ok(out)
+}
+
+impl Mover {
+    /// Begins what the metadata wants and nobody does yet.
+    fn reconcile(self: &Rc<Self>, state: &MetaState) {
+        self.throttle.set(state.throttle_bytes_per_s);
+        for found in self.found.take() {
+            let assignment = state.assignment(found.copy.key);
+            let id = self.ctx.id.clone();
+            let worker = TargetMove::found_installed(id, found, state.applied, assignment);
+            self.begin(worker);
+        }
+        for (key, assignment) in state.assignments() {
+            let Some(target) = &assignment.target else {
+                continue;
+            };
+            if target.node != self.ctx.id || self.running.borrow().contains_key(&key) {
+                continue;
+            }
+            if self.running.borrow().len() >= MAX_MOVES_IN {
+                // The end of a running one looks here again.
+                break;
+            }
+            let id = self.ctx.id.clone();
+            let worker = TargetMove::new(id, key, target.move_id, state.applied, assignment);
+            self.begin(worker);
+        }
+    }
+
+    fn begin(self: &Rc<Self>, worker: TargetMove) {
+        let key = worker.key();
+        let running = Rc::new(Running {
+            view: RefCell::default(),
+        });
+        self.running.borrow_mut().insert(key, running.clone());
+        let mover = self.clone();
+        glommio::spawn_local(async move {
+            task::run(mover.clone(), worker, running).await;
+            mover.running.borrow_mut().remove(&key);
+            mover.ended.notify_one();
+        })
+        .detach();
+    }
+
+    fn views(&self) -> Vec<MoveView> {
+        let running = self.running.borrow();
+        running.values().map(|r| r.view.borrow().clone()).collect()
+    }
+}

@@ -1,0 +1,249 @@
+//! Bytes of a copy: from the source's bulk channel into the staged files.
+//!
+//! What this file keeps true: bytes are staged in order and verified as they arrive; what was staged
+//! before a failure stays; memory is bounded by the writes in flight; only an unfrozen copy waits
+//! for the rate limit.
+
+use super::interrupt::Interrupt;
+use super::limits::{AHEAD, CHUNK_BYTES, RANGE_BYTES, RENEW_MS, STREAMS};
+use super::source::Source;
+use super::throttle::Throttle;
+use crate::metrics::{Direction, DirectionLabel, Metrics};
+use narad_core::ids::HandoffId;
+use narad_core::moves::target::CopyRange;
+use narad_storage::{StageError, Staging};
+use narad_wire::bulk::{BulkError, BulkStream, RangeRequest};
+use std::cell::Cell;
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+/// Why a copy stopped early.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum CopyError {
+    /// The wire.
+    #[error(transparent)]
+    Bulk(#[from] BulkError),
+    /// The staged files, or bytes that do not verify.
+    #[error(transparent)]
+    Stage(#[from] StageError),
+    /// The source's address is not known.
+    #[error("{0}")]
+    Source(String),
+    /// The worker does not want it any more.
+    #[error("the copy was stopped")]
+    Interrupted,
+}
+
+/// What one copy is done with.
+pub(super) struct Receive<'a> {
+    pub(super) source: &'a Source,
+    pub(super) token: u64,
+    pub(super) throttle: Option<&'a Throttle>,
+    pub(super) renew: Option<HandoffId>,
+    pub(super) interrupt: &'a Interrupt,
+    pub(super) live_bytes: &'a Cell<u64>,
+    pub(super) metrics: &'a Metrics,
+}
+
+/// The ranges in pieces, each small enough to be asked for at once.
+fn pieces(ranges: &[CopyRange], template: RangeRequest) -> VecDeque<RangeRequest> {
+    let mut out = VecDeque::new();
+    for range in ranges {
+        let mut from = range.from;
+        while from < range.to {
+            let len = RANGE_BYTES.min(range.to - from);
+            out.push_back(RangeRequest {
+                segment: range.segment,
+                from,
+                len,
+                ..template
+            });
+            from += len;
+        }
+    }
+    out
+}
+
+impl Receive<'_> {
+    /// Copies the ranges; on a failure what came before it is staged. `streams` are kept for the
+    /// next copy; a kept one that the source has closed meanwhile is replaced once.
+    pub(super) async fn run(
+        &self,
+        streams: &mut Vec<BulkStream>,
+        staging: &mut Staging,
+        ranges: &[CopyRange],
+    ) -> Result<u64, CopyError> {
+        let kept = !streams.is_empty();
+        let before = self.live_bytes.get();
+        let mut result = self.copy(streams, staging, ranges).await;
+        let untouched = self.live_bytes.get() == before;
+        if kept && untouched && matches!(result, Err(CopyError::Bulk(_))) {
+            streams.clear();
+            result = self.copy(streams, staging, ranges).await;
+        }
+        if result.is_err() {
+            // Requests that were not read to their end must not be answered into the next copy.
+            streams.clear();
+        }
+        result
+    }
+
+    async fn copy(
+        &self,
+        streams: &mut Vec<BulkStream>,
+        staging: &mut Staging,
+        ranges: &[CopyRange],
+    ) -> Result<u64, CopyError> {
+        let Some(first) = ranges.first() else {
+            return Ok(0);
+        };
+        let template = RangeRequest {
+            key: self.source.key,
+            move_id: self.source.move_id,
+            token: self.token,
+            segment: first.segment,
+            from: 0,
+            len: 0,
+        };
+        let mut waiting = pieces(ranges, template);
+        self.connect(streams, waiting.len().min(STREAMS)).await?;
+        let mut asked: VecDeque<RangeRequest> = VecDeque::new();
+        let lanes = streams.len().max(1);
+        let (mut next_ask, mut next_read) = (0, 0);
+        let mut copied = 0;
+        let mut renewed = Instant::now();
+        while !(waiting.is_empty() && asked.is_empty()) {
+            while asked.len() < lanes * AHEAD
+                && let Some(piece) = waiting.front().copied()
+            {
+                if let Some(throttle) = self.throttle {
+                    self.interrupt.race(throttle.take(piece.len)).await?;
+                }
+                waiting.pop_front();
+                streams[next_ask % lanes].request(piece).await?;
+                asked.push_back(piece);
+                next_ask += 1;
+            }
+            let Some(piece) = asked.pop_front() else {
+                break;
+            };
+            self.read_piece(&mut streams[next_read % lanes], staging, piece)
+                .await?;
+            next_read += 1;
+            copied += piece.len;
+            self.renew_if_due(&mut renewed);
+        }
+        Ok(copied)
+    }
+
+    async fn connect(&self, streams: &mut Vec<BulkStream>, lanes: usize) -> Result<(), CopyError> {
+        while streams.len() < lanes {
+            let addr = self
+                .source
+                .bulk_addr()
+                .map_err(|error| CopyError::Source(format!("{error:?}")))?;
+            let stream = self.interrupt.race(BulkStream::connect(&addr)).await??;
+            streams.push(stream);
+        }
+        Ok(())
+    }
+
+    async fn read_piece(
+        &self,
+        stream: &mut BulkStream,
+        staging: &mut Staging,
+        piece: RangeRequest,
+    ) -> Result<(), CopyError> {
+        let mut at = piece.from;
+        let end = piece.from + piece.len;
+        while at < end {
+            let want = usize::try_from(end - at).map_or(CHUNK_BYTES, |left| left.min(CHUNK_BYTES));
+            let mut buffer = staging.buffer(want);
+            let got = self
+                .interrupt
+                .race(stream.read_into(buffer.as_mut()))
+                .await??;
+            if got != want {
+                return Err(CopyError::Source(format!(
+                    "the source sent {got} bytes where {want} were asked for"
+                )));
+            }
+            staging.write(piece.segment, at, buffer).await?;
+            at += got as u64;
+            self.live_bytes.set(self.live_bytes.get() + got as u64);
+            self.metrics
+                .copied_bytes
+                .get_or_create(&DirectionLabel {
+                    direction: Direction::In,
+                })
+                .inc_by(got as u64);
+        }
+        Ok(())
+    }
+
+    /// The drain makes progress: the source's freeze lives on. Nobody waits for the answer.
+    fn renew_if_due(&self, renewed: &mut Instant) {
+        let Some(handoff_id) = self.renew else {
+            return;
+        };
+        if renewed.elapsed() < Duration::from_millis(RENEW_MS) {
+            return;
+        }
+        *renewed = Instant::now();
+        let source = self.source.clone();
+        glommio::spawn_local(async move {
+            if let Err(error) = source.renew(handoff_id).await {
+                tracing::debug!(key = %source.key, ?error, "freeze not renewed");
+            }
+        })
+        .detach();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use narad_core::copy::SegmentId;
+    use narad_core::ids::{Epoch, MoveId, Offset, PartitionIndex, PartitionKey, TopicId};
+
+    #[test]
+    fn pieces_cover_the_ranges_in_order_without_overlap() {
+        let segment = |base| SegmentId {
+            base: Offset(base),
+            epoch: Epoch(1),
+        };
+        let ranges = [
+            CopyRange {
+                segment: segment(0),
+                from: 512,
+                to: 2 * RANGE_BYTES + 1_024,
+            },
+            CopyRange {
+                segment: segment(9),
+                from: 0,
+                to: 512,
+            },
+        ];
+        let template = RangeRequest {
+            key: PartitionKey {
+                topic: TopicId(1),
+                partition: PartitionIndex(0),
+            },
+            move_id: MoveId(3),
+            token: 4,
+            segment: segment(0),
+            from: 0,
+            len: 0,
+        };
+        let pieces = pieces(&ranges, template);
+        assert_eq!(pieces.len(), 4);
+        let mut at = 512;
+        for piece in pieces.iter().take(3) {
+            assert_eq!(piece.from, at);
+            assert!(piece.len <= RANGE_BYTES && piece.token == 4);
+            at += piece.len;
+        }
+        assert_eq!(at, ranges[0].to);
+        assert_eq!((pieces[3].segment, pieces[3].len), (segment(9), 512));
+    }
+}

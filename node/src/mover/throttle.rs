@@ -1,0 +1,99 @@
+//! The node's limit on copy bandwidth, shared by all moves into it.
+//!
+//! What this file keeps true: over any second or more, throttled copies together take no more than
+//! the limit and one chunk; a drain in a freeze never asks here.
+
+use super::limits::THROTTLE_WAIT_MS;
+use std::cell::Cell;
+use std::time::{Duration, Instant};
+
+/// A token bucket that may go into debt by one request; whoever comes while it is in debt waits.
+pub(super) struct Throttle {
+    bytes_per_s: Cell<Option<u64>>,
+    tokens: Cell<f64>,
+    filled: Cell<Instant>,
+}
+
+impl Throttle {
+    pub(super) fn new() -> Self {
+        Self {
+            bytes_per_s: Cell::new(None),
+            tokens: Cell::new(0.0),
+            filled: Cell::new(Instant::now()),
+        }
+    }
+
+    /// The limit as the metadata says now.
+    pub(super) fn set(&self, bytes_per_s: Option<u64>) {
+        if self.bytes_per_s.replace(bytes_per_s) != bytes_per_s {
+            self.tokens.set(0.0);
+            self.filled.set(Instant::now());
+        }
+    }
+
+    /// Takes what has been earned since the last time; how long a caller has to wait, if at all.
+    fn wait_at(&self, now: Instant, bytes: u64) -> Option<Duration> {
+        let rate = self.bytes_per_s.get()? as f64;
+        let earned = now.duration_since(self.filled.get()).as_secs_f64() * rate;
+        self.filled.set(now);
+        // A tenth of a second may be saved up, so that short pauses do not cost bandwidth.
+        let tokens = (self.tokens.get() + earned).min(rate / 10.0);
+        if tokens >= 0.0 {
+            self.tokens.set(tokens - bytes as f64);
+            return None;
+        }
+        self.tokens.set(tokens);
+        let wait = Duration::from_secs_f64(-tokens / rate);
+        Some(wait.clamp(
+            Duration::from_millis(1),
+            Duration::from_millis(THROTTLE_WAIT_MS),
+        ))
+    }
+
+    /// Waits until `bytes` may be asked for. Dropping the future takes nothing.
+    pub(super) async fn take(&self, bytes: u64) {
+        while let Some(wait) = self.wait_at(Instant::now(), bytes) {
+            glommio::timer::sleep(wait).await;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_limit_is_kept_over_time_and_none_is_none() {
+        let throttle = Throttle::new();
+        let start = Instant::now();
+        assert_eq!(throttle.wait_at(start, u64::MAX), None);
+        throttle.set(Some(1_000_000));
+        let mut now = Instant::now();
+        let begin = now;
+        let mut taken = 0;
+        for _ in 0..100 {
+            while let Some(wait) = throttle.wait_at(now, 100_000) {
+                now += wait;
+            }
+            taken += 100_000;
+        }
+        let seconds = now.duration_since(begin).as_secs_f64();
+        let allowed = seconds.mul_add(1_000_000.0, 200_000.0);
+        assert!(f64::from(taken) <= allowed, "{taken} in {seconds} s");
+        assert!(
+            seconds < 11.0,
+            "it is not slower than the limit: {seconds} s"
+        );
+    }
+
+    #[test]
+    fn a_limit_that_is_lifted_counts_at_once() {
+        let throttle = Throttle::new();
+        throttle.set(Some(1));
+        let now = Instant::now();
+        throttle.wait_at(now, 1_000_000);
+        assert!(throttle.wait_at(now, 1).is_some());
+        throttle.set(None);
+        assert_eq!(throttle.wait_at(now, 1), None);
+    }
+}
