@@ -166,3 +166,41 @@ fn a_failed_write_stops_raft_and_a_restart_recovers() {
     });
     std::mem::forget(cluster);
 }
+
+#[test]
+#[ignore = "needs a small file system of its own, 16 to 64 MiB: NARAD_TEST_SMALL_DISK=its mount point"]
+fn a_full_disk_is_waited_for() {
+    let disk =
+        PathBuf::from(std::env::var_os("NARAD_TEST_SMALL_DISK").expect("NARAD_TEST_SMALL_DISK"));
+    let filler = disk.join("filler");
+    let mut cluster = cluster_in(&disk.join("solo-cluster"));
+    cluster.snapshot_every = 100_000;
+    run(async {
+        let nodes = cluster.found(&["solo"]).await;
+        let lead = leader(&nodes).await;
+        lead.propose(b"before".to_vec()).await.unwrap();
+        let mut file = std::fs::File::create(&filler).unwrap();
+        while file.write_all(&[1; 4096]).is_ok() {}
+        file.sync_all().unwrap();
+        drop(file);
+        // The segment in use has its room; the next one has none.
+        let mut stuck = false;
+        for _ in 0..40 {
+            match lead.propose(vec![b'x'; 200_000]).await {
+                Ok(_) => assert!(!stuck, "nothing overtakes what waits for room"),
+                Err(error) => {
+                    assert!(error.is_unknown(), "{error}");
+                    stuck = true;
+                    break;
+                }
+            }
+        }
+        assert!(stuck, "the disk never filled");
+        assert_eq!(lead.fatal(), None);
+        assert!(lead.confirm_leadership().await.is_ok());
+        std::fs::remove_file(&filler).unwrap();
+        lead.propose_within(b"after".to_vec(), HANG).await.unwrap();
+        assert_eq!(texts(&lead).last().unwrap(), "after");
+        cluster.stop(lead).await;
+    });
+}

@@ -9,7 +9,7 @@ pub const MAX_MESSAGE_BYTES: usize = 1 << 20;
 /// Largest proposal, in bytes. Metadata commands are small; a batch that needs more must be split.
 pub const MAX_PROPOSAL_BYTES: usize = 256 << 10;
 
-/// Largest log entry as JSON, in bytes: a proposal doubles at most ([`super::text`]), the rest is the log id.
+/// Largest log entry as JSON, in bytes: a proposal doubles at most, the rest is the log id.
 pub const MAX_ENTRY_BYTES: usize = 2 * MAX_PROPOSAL_BYTES + (8 << 10);
 
 /// Entries of one append message end before this many bytes of JSON; what is left is for its envelope.
@@ -43,6 +43,12 @@ pub const BACKOFF_MAX: Duration = Duration::from_millis(1_000);
 
 /// Time that one snapshot chunk may take, the installing of the last one included.
 pub const SNAPSHOT_CHUNK_TIMEOUT_MS: u64 = 20_000;
+
+/// Pause before a full disk is tried again.
+pub const FULL_DISK_PAUSE: Duration = Duration::from_millis(500);
+
+/// A full disk is waited for this many pauses (five minutes: time for retention or an operator) before Raft stops.
+pub const FULL_DISK_TRIES: u32 = 600;
 
 /// Calls of this node that wait to enter the Raft core; more of them wait outside.
 pub const CORE_CHANNEL: u64 = 4_096;

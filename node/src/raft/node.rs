@@ -440,7 +440,7 @@ impl<M: Machine> RaftNode<M> {
         if let Err(error) = self.inner.raft.shutdown().await {
             tracing::warn!(%error, "Raft did not end cleanly");
         }
-        if let Err(error) = self.inner.log.flush().await {
+        if let Err(error) = self.inner.log.close().await {
             tracing::warn!(%error, "the Raft log was not flushed at shutdown; what was confirmed is durable");
         }
     }

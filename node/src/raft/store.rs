@@ -44,7 +44,8 @@ pub async fn open(dir: &Path, node_id: &str) -> Result<Opened, StoreError> {
     let found = glommio::executor()
         .spawn_blocking(move || recover::recover(&path, &id))
         .await?;
-    let snapshot = SnapshotFile::new(dir, found.snapshot.clone());
-    let log = LogStore::new(dir, found).await?;
+    let closing = files::Closing::default();
+    let snapshot = SnapshotFile::new(dir, found.snapshot.clone(), closing.clone());
+    let log = LogStore::new(dir, found, closing).await?;
     Ok(Opened { log, snapshot })
 }

@@ -4,6 +4,7 @@
 //! next one; the first failed write or sync stops the log for good, and nothing is confirmed after it.
 
 use super::error::StoreError;
+use super::files::Closing;
 use super::memory::{Batch, Memory, Place, Record};
 use super::recover::{Located, Recovered};
 use super::segments::Segments;
@@ -23,7 +24,6 @@ use tokio::sync::Mutex;
 /// The files, used by one operation at a time.
 struct Disk {
     segments: Segments,
-    vote: SlotFile,
     purged: SlotFile,
 }
 
@@ -32,14 +32,21 @@ struct Disk {
 pub struct LogStore {
     memory: Rc<RefCell<Memory>>,
     disk: Rc<Mutex<Disk>>,
+    /// Apart from `disk`, so that a vote never waits for a log that waits for room.
+    vote: Rc<Mutex<SlotFile>>,
     /// Apart from `disk`, so that a commit mark never waits for a sync.
     committed: Rc<Mutex<SlotFile>>,
+    closing: Closing,
     dir: Rc<PathBuf>,
 }
 
 impl LogStore {
     /// Takes over what recovery found and opens the files for writing.
-    pub(super) async fn new(dir: &Path, found: Recovered) -> Result<LogStore, StoreError> {
+    pub(super) async fn new(
+        dir: &Path,
+        found: Recovered,
+        closing: Closing,
+    ) -> Result<LogStore, StoreError> {
         let mut memory = Memory {
             purged: found.purged,
             vote: found.vote,
@@ -66,15 +73,17 @@ impl LogStore {
         memory.synced_next = memory.next();
         memory.evict();
         let disk = Disk {
-            segments: Segments::open(dir, found.segments).await?,
-            vote: SlotFile::open(&dir.join("vote"), found.vote_sequence).await?,
+            segments: Segments::open(dir, found.segments, closing.clone()).await?,
             purged: SlotFile::open(&dir.join("purged"), found.purged_sequence).await?,
         };
+        let vote = SlotFile::open(&dir.join("vote"), found.vote_sequence).await?;
         let committed = SlotFile::open(&dir.join("committed"), found.committed_sequence).await?;
         Ok(LogStore {
             memory: Rc::new(RefCell::new(memory)),
             disk: Rc::new(Mutex::new(disk)),
+            vote: Rc::new(Mutex::new(vote)),
             committed: Rc::new(Mutex::new(committed)),
+            closing,
             dir: Rc::new(dir.to_owned()),
         })
     }
@@ -88,6 +97,12 @@ impl LogStore {
     pub async fn flush(&self) -> Result<(), StoreError> {
         let mut disk = self.disk.lock().await;
         self.flush_locked(&mut disk).await
+    }
+
+    /// Writes what waits, without waiting for room, and ends the use of the log.
+    pub async fn close(&self) -> Result<(), StoreError> {
+        self.closing.set(true);
+        self.flush().await
     }
 
     /// Writes and syncs the waiting batches, group by group, and confirms them.
@@ -372,9 +387,9 @@ impl LogStore {
     }
 
     async fn save_vote_synced(&self, vote: &Vote) -> Result<(), StoreError> {
-        let mut disk = self.disk.lock().await;
+        let mut file = self.vote.lock().await;
         self.memory.borrow().check()?;
-        let saved = disk.vote.save_synced(vote).await;
+        let saved = file.save_synced(vote).await;
         self.or_stop(saved)?;
         self.memory.borrow_mut().vote = Some(vote.clone());
         Ok(())

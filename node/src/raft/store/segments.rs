@@ -5,7 +5,7 @@
 //! synced, so that a crash never leaves a hole.
 
 use super::error::StoreError;
-use super::files::{sync_dir, write_all};
+use super::files::{Closing, sync_dir, wait_for_room, write_all};
 use super::frame::{self, SegmentHeader};
 use super::memory::Place;
 use super::recover::{FoundSegment, segment_path};
@@ -64,6 +64,7 @@ impl SegmentReader {
 pub(super) struct Segments {
     dir: PathBuf,
     list: VecDeque<Segment>,
+    closing: Closing,
 }
 
 async fn open_file(path: &Path) -> Result<BufferedFile, StoreError> {
@@ -83,9 +84,39 @@ async fn remove(segment: Segment, dir: &Path) -> Result<(), StoreError> {
     sync_dir(dir).await
 }
 
+async fn new_segment(dir: &Path, first_index: u64) -> Result<Segment, StoreError> {
+    let path = segment_path(dir, first_index);
+    let header = SegmentHeader {
+        first_index,
+        segment_id: rand::rng().random(),
+    };
+    let file = open_file(&path).await?;
+    file.truncate(0)
+        .await
+        .map_err(StoreError::io(&path, "empty"))?;
+    file.pre_allocate(SEGMENT_BYTES, false)
+        .await
+        .map_err(StoreError::io(&path, "allocate"))?;
+    write_all(&file, &path, header.encode().to_vec(), 0).await?;
+    file.fdatasync()
+        .await
+        .map_err(StoreError::io(&path, "sync"))?;
+    sync_dir(dir).await?;
+    Ok(Segment {
+        header,
+        path,
+        file: Rc::new(file),
+        end: frame::HEADER_BYTES as u64,
+    })
+}
+
 impl Segments {
     /// Opens the files that recovery kept.
-    pub(super) async fn open(dir: &Path, found: Vec<FoundSegment>) -> Result<Segments, StoreError> {
+    pub(super) async fn open(
+        dir: &Path,
+        found: Vec<FoundSegment>,
+        closing: Closing,
+    ) -> Result<Segments, StoreError> {
         let mut list = VecDeque::new();
         let last = found.len().saturating_sub(1);
         for (
@@ -100,9 +131,10 @@ impl Segments {
         {
             let file = open_file(&path).await?;
             if number == last && capacity < SEGMENT_BYTES {
-                file.pre_allocate(SEGMENT_BYTES, false)
-                    .await
-                    .map_err(StoreError::io(&path, "allocate"))?;
+                // Only faster: a full disk must not keep a node from starting.
+                if let Err(error) = file.pre_allocate(SEGMENT_BYTES, false).await {
+                    tracing::warn!(%error, file = %path.display(), "the last log segment could not be allocated");
+                }
             }
             list.push_back(Segment {
                 header,
@@ -114,6 +146,7 @@ impl Segments {
         Ok(Segments {
             dir: dir.to_owned(),
             list,
+            closing,
         })
     }
 
@@ -131,30 +164,12 @@ impl Segments {
         })
     }
 
+    /// Makes the next segment, waiting for room if there is none: nothing is lost by trying again.
     async fn create(&mut self, first_index: u64) -> Result<(), StoreError> {
-        let path = segment_path(&self.dir, first_index);
-        let header = SegmentHeader {
-            first_index,
-            segment_id: rand::rng().random(),
-        };
-        let file = open_file(&path).await?;
-        file.truncate(0)
-            .await
-            .map_err(StoreError::io(&path, "empty"))?;
-        file.pre_allocate(SEGMENT_BYTES, false)
-            .await
-            .map_err(StoreError::io(&path, "allocate"))?;
-        write_all(&file, &path, header.encode().to_vec(), 0).await?;
-        file.fdatasync()
-            .await
-            .map_err(StoreError::io(&path, "sync"))?;
-        sync_dir(&self.dir).await?;
-        self.list.push_back(Segment {
-            header,
-            path,
-            file: Rc::new(file),
-            end: frame::HEADER_BYTES as u64,
-        });
+        let dir = &self.dir;
+        let made =
+            wait_for_room(&self.closing, async || new_segment(dir, first_index).await).await?;
+        self.list.push_back(made);
         Ok(())
     }
 

@@ -79,9 +79,10 @@ pub(super) fn read<T: DeserializeOwned>(path: &Path) -> Result<Option<Slot<T>>, 
     };
     let mut best: Option<(u64, Vec<u8>)> = None;
     let mut damage = None;
+    let mut second_was_saved = false;
     for (number, slot) in bytes.chunks(SLOT_BYTES).take(2).enumerate() {
         match decode(path, slot)? {
-            Found::Nothing => {}
+            Found::Nothing => continue,
             Found::Damaged(what) => damage = Some((number, what)),
             Found::Value(sequence, json) => {
                 if best.as_ref().is_none_or(|(known, _)| sequence > *known) {
@@ -89,6 +90,7 @@ pub(super) fn read<T: DeserializeOwned>(path: &Path) -> Result<Option<Slot<T>>, 
                 }
             }
         }
+        second_was_saved |= number == 1;
     }
     match (best, damage) {
         (Some((sequence, json)), damage) => {
@@ -100,8 +102,8 @@ pub(super) fn read<T: DeserializeOwned>(path: &Path) -> Result<Option<Slot<T>>, 
             })?;
             Ok(Some(Slot { sequence, value }))
         }
-        // The very first save was cut short: it never returned.
-        (None, Some((0, _))) if bytes.len() <= SLOT_BYTES => Ok(None),
+        // The very first save was cut short in its first slot: it never returned.
+        (None, Some((0, _))) if !second_was_saved => Ok(None),
         (None, Some((number, what))) => Err(StoreError::corrupt(
             path,
             (number * SLOT_BYTES) as u64,
@@ -164,6 +166,10 @@ impl SlotFile {
             .buffered_open(path)
             .await;
         let file = file.map_err(StoreError::io(path, "open"))?;
+        // Room for both slots from the start, so that a vote can be saved on a full disk.
+        file.pre_allocate(2 * SLOT_BYTES as u64, false)
+            .await
+            .map_err(StoreError::io(path, "allocate"))?;
         super::files::sync_dir(path.parent().expect("a file in a directory")).await?;
         Ok(SlotFile {
             path: path.to_owned(),

@@ -4,7 +4,7 @@
 //! snapshot never replaces a newer one; the log is only purged behind a snapshot that is durable here.
 
 use super::error::StoreError;
-use super::files::{sync_dir, write_all};
+use super::files::{Closing, sync_dir, wait_for_room, write_all};
 use crate::raft::limits::MAX_SNAPSHOT_BYTES;
 use crate::raft::types::{Snapshot, SnapshotMeta};
 use glommio::io::OpenOptions;
@@ -127,21 +127,44 @@ pub(super) fn check(dir: &Path) -> Result<Option<SnapshotMeta>, StoreError> {
     }
 }
 
+/// Writes and syncs a file, from scratch.
+async fn write_file(path: &Path, head: &[u8], data: &[u8]) -> Result<(), StoreError> {
+    let file = OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .buffered_open(path)
+        .await;
+    let file = file.map_err(StoreError::io(path, "create"))?;
+    let mut at = 0;
+    for piece in std::iter::once(head).chain(data.chunks(PIECE_BYTES)) {
+        write_all(&file, path, piece.to_vec(), at).await?;
+        at += piece.len() as u64;
+    }
+    file.fdatasync()
+        .await
+        .map_err(StoreError::io(path, "sync"))?;
+    file.close().await.map_err(StoreError::io(path, "close"))
+}
+
 /// The snapshot file of a Raft directory. A clone is another handle to the same file.
 #[derive(Clone)]
 pub struct SnapshotFile {
     dir: Rc<PathBuf>,
     current: Rc<RefCell<Option<SnapshotMeta>>>,
     busy: Rc<Mutex<()>>,
+    closing: Closing,
 }
 
 impl SnapshotFile {
     /// `current`: what [`check`] found.
-    pub(super) fn new(dir: &Path, current: Option<SnapshotMeta>) -> SnapshotFile {
+    pub(super) fn new(dir: &Path, current: Option<SnapshotMeta>, closing: Closing) -> SnapshotFile {
+        let dir = Rc::new(dir.to_owned());
         SnapshotFile {
-            dir: Rc::new(dir.to_owned()),
+            dir,
             current: Rc::new(RefCell::new(current)),
             busy: Rc::default(),
+            closing,
         }
     }
 
@@ -178,25 +201,11 @@ impl SnapshotFile {
             data_len: bytes,
             data_crc: crc32c::crc32c(data),
         };
-        let options = OpenOptions::new()
-            .write(true)
-            .create(true)
-            .truncate(true)
-            .buffered_open(&unfinished)
-            .await;
-        let file = options.map_err(StoreError::io(&unfinished, "create"))?;
-        let mut at = 0;
         let head = [&header.encode()[..], &json].concat();
-        for piece in std::iter::once(&head[..]).chain(data.chunks(PIECE_BYTES)) {
-            write_all(&file, &unfinished, piece.to_vec(), at).await?;
-            at += piece.len() as u64;
-        }
-        file.fdatasync()
-            .await
-            .map_err(StoreError::io(&unfinished, "sync"))?;
-        file.close()
-            .await
-            .map_err(StoreError::io(&unfinished, "close"))?;
+        wait_for_room(&self.closing, async || {
+            write_file(&unfinished, &head, data).await
+        })
+        .await?;
         glommio::io::rename(&unfinished, &path)
             .await
             .map_err(StoreError::io(&path, "rename"))?;
