@@ -297,10 +297,30 @@ pub enum LocalCopies {
 #[derive(Debug)]
 pub struct Unappended {
     /// Why.
-    pub fault: WireFault,
-    /// The records, when certainly nothing of them was written; `None` when that is unknown or they
-    /// can go nowhere else.
+    pub fault: Box<WireFault>,
+    /// The records, when they may go elsewhere: nothing of them was written, or they were written
+    /// where they may not count. `None` when that is unknown or they can go nowhere else.
     pub records: Option<Vec<Record>>,
+}
+
+impl Unappended {
+    /// Nothing was written: the records may go elsewhere.
+    #[must_use]
+    pub fn untouched(fault: WireFault, records: Vec<Record>) -> Self {
+        Self {
+            fault: Box::new(fault),
+            records: Some(records),
+        }
+    }
+
+    /// What became of the records is unknown, or they are refused for good.
+    #[must_use]
+    pub fn gone(fault: WireFault) -> Self {
+        Self {
+            fault: Box::new(fault),
+            records: None,
+        }
+    }
 }
 
 /// Totals of one shard, for heartbeats and metrics.

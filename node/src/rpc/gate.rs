@@ -79,3 +79,39 @@ impl Gate {
         Ok(Permit { _permit: permit })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use futures::FutureExt;
+
+    #[test]
+    fn calls_wait_in_order_and_are_refused_beyond_the_bound() {
+        let gate = Gate::new();
+        let mut running: Vec<Permit> = (0..CALLS_PER_CONNECTION)
+            .map(|_| gate.enter().now_or_never().expect("room").expect("a turn"))
+            .collect();
+        let mut first = Box::pin(gate.enter());
+        let mut second = Box::pin(gate.enter());
+        assert!(first.as_mut().now_or_never().is_none());
+        assert!(second.as_mut().now_or_never().is_none());
+        running.pop();
+        let _first = first.as_mut().now_or_never().expect("its turn");
+        assert!(second.as_mut().now_or_never().is_none());
+
+        let waiting: Vec<_> = (1..CALLS_WAITING_PER_CONNECTION)
+            .map(|_| {
+                let mut call = Box::pin(gate.enter());
+                assert!(call.as_mut().now_or_never().is_none());
+                call
+            })
+            .collect();
+        let refused = gate.enter().now_or_never().expect("an answer at once");
+        assert!(refused.is_err());
+        // Calls that are given up make room.
+        drop(waiting);
+        assert!(gate.enter().now_or_never().is_none());
+        // Parked consumers are counted apart.
+        assert!(gate.park().is_ok());
+    }
+}

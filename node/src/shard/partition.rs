@@ -178,18 +178,17 @@ impl Partition {
         origin: Option<Origin>,
     ) -> Result<Appended, Unappended> {
         if let Err(fault) = self.check_append() {
-            return Err(Unappended {
-                fault,
-                records: Some(records),
-            });
+            return Err(Unappended::untouched(fault, records));
         }
+        // While it is being moved, ownership or the lease may go before the ack; then the records go
+        // another way, and nobody's produce fails because of a move.
+        let kept = (origin.is_none() && self.source.borrow().needs_lease())
+            .then(|| records.clone());
         // Queued before anything is awaited: what was checked still holds.
         let _in_flight = InFlight::enter(self);
         let bytes = records.iter().map(record_bytes).sum::<usize>() as u64;
-        let failed = |error: AppendError| Unappended {
-            fault: faults::append_failed(self.key(), &error),
-            records: None,
-        };
+        let failed =
+            |error: AppendError| Unappended::gone(faults::append_failed(self.key(), &error));
         let ticket = self.log.submit(records, origin).map_err(failed)?;
         let began = Instant::now();
         let appended = ticket.durable().await.map_err(failed)?;
@@ -200,8 +199,8 @@ impl Partition {
         self.writes.borrow_mut().add(mono_ms(), bytes);
         self.wakes.arrivals.notify_waiters();
         self.check_ack().map_err(|fault| Unappended {
-            fault,
-            records: None,
+            fault: Box::new(fault),
+            records: kept,
         })?;
         Ok(appended)
     }
@@ -241,7 +240,7 @@ impl Partition {
         let appended = self
             .append(fresh, Some(origin))
             .await
-            .map_err(|unappended| unappended.fault)?;
+            .map_err(|unappended| *unappended.fault)?;
         Ok((appended.end, duplicates))
     }
 

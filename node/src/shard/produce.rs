@@ -2,9 +2,9 @@
 //! topic here when it is not, and this shard's ingress WAL otherwise.
 //!
 //! What this file keeps true: a call ends after durable group commits, never waits for a move and
-//! never fails because of one; a record that was refused before anything was written goes on to the
-//! next place; one whose write has an unknown outcome is reported as such, not written twice behind
-//! the client's back. The caller runs this in a task of its own.
+//! never fails because of one; a record that was refused before anything was written, or written to
+//! a partition that changed hands before the ack, goes on to the next place; one whose write failed
+//! with an unknown outcome is reported as such. The caller runs this in a task of its own.
 
 use crate::clock::wall_ms;
 use crate::messages::{ShardRequest, Unappended};
@@ -179,7 +179,7 @@ fn count(shard: &Shard, placed: &[Placed], bytes: usize, began: Instant) {
         .observe(began.elapsed().as_secs_f64());
 }
 
-/// Appends a group to its partition here. What was certainly not written comes back.
+/// Appends a group to its partition here. What may go elsewhere comes back.
 async fn append(
     shard: &Rc<Shard>,
     topic: TopicId,
@@ -203,7 +203,7 @@ async fn append(
             fault,
             records: None,
         }) => {
-            let refused = |index| (index, Placed::Refused(fault.clone()));
+            let refused = |index| (index, Placed::Refused(WireFault::clone(&fault)));
             let outcomes = indexes.into_iter().map(refused).collect();
             (partition, outcomes, Vec::new())
         }
@@ -235,10 +235,7 @@ async fn append_to(
             answer,
         })
         .await
-        .unwrap_or(Err(Unappended {
-            fault: faults::shutting_down(),
-            records: None,
-        }))
+        .unwrap_or_else(|_| Err(Unappended::gone(faults::shutting_down())))
 }
 
 /// Puts records into the ingress WAL.
@@ -269,10 +266,7 @@ impl Shard {
     ) -> Result<Offset, Unappended> {
         match self.open_for_use(key).await {
             Ok(partition) => partition.append(records, None).await.map(|a| a.base),
-            Err(fault) => Err(Unappended {
-                fault,
-                records: Some(records),
-            }),
+            Err(fault) => Err(Unappended::untouched(fault, records)),
         }
     }
 
