@@ -22,6 +22,7 @@ use glommio::io::DmaBuffer;
 use narad_core::copy::SegmentId;
 use narad_core::ids::{Offset, Origin, WallMs};
 use std::rc::Rc;
+use std::sync::Arc;
 
 /// Where appended records are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,7 +36,7 @@ pub struct Appended {
 #[derive(Debug)]
 pub(crate) struct Pending {
     base: Offset,
-    records: Rc<[Rc<Record>]>,
+    records: Rc<[Arc<Record>]>,
     origin: Option<Origin>,
     payload_len: usize,
     first_time: WallMs,
@@ -116,7 +117,7 @@ impl Store {
         }
         state.queue.push_back(Pending {
             base,
-            records: records.into_iter().map(Rc::new).collect(),
+            records: records.into_iter().map(Arc::new).collect(),
             origin,
             payload_len,
             first_time,

@@ -9,6 +9,7 @@ use narad_core::ids::Offset;
 use std::cell::Cell;
 use std::collections::VecDeque;
 use std::rc::Rc;
+use std::sync::Arc;
 
 thread_local! {
     static CACHED_BYTES: Cell<usize> = const { Cell::new(0) };
@@ -17,7 +18,7 @@ thread_local! {
 #[derive(Clone, Debug)]
 pub(crate) struct CachedFrame {
     pub(crate) base: Offset,
-    pub(crate) records: Rc<[Rc<Record>]>,
+    pub(crate) records: Rc<[Arc<Record>]>,
     pub(crate) bytes: usize,
 }
 

@@ -17,12 +17,13 @@ use narad_core::copy::SegmentId;
 use narad_core::ids::{Offset, WallMs};
 use std::collections::VecDeque;
 use std::rc::Rc;
+use std::sync::Arc;
 
 /// Records read.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ReadBatch {
     /// The records with their offsets, ascending.
-    pub records: Vec<(Offset, Rc<Record>)>,
+    pub records: Vec<(Offset, Arc<Record>)>,
     /// Where to read on.
     pub next: Offset,
     /// Offsets below `next` whose records are damaged, missing or deleted.
@@ -33,7 +34,7 @@ pub struct ReadBatch {
 #[derive(Debug)]
 pub(crate) struct Stash {
     segment: SegmentId,
-    frames: VecDeque<(Offset, Rc<Record>)>,
+    frames: VecDeque<(Offset, Arc<Record>)>,
     /// Next offset that is not in `frames`.
     next: Offset,
     /// Position of the next frame in the file.
@@ -54,7 +55,7 @@ impl ReadBatch {
     }
 
     /// Takes one record; false when it does not fit any more.
-    fn take(&mut self, offset: Offset, record: &Rc<Record>, want: &mut Want) -> bool {
+    fn take(&mut self, offset: Offset, record: &Arc<Record>, want: &mut Want) -> bool {
         let size = record.content_len() + 32;
         if self.records.len() >= want.records || (size > want.bytes && !self.records.is_empty()) {
             want.bytes = 0;
@@ -308,7 +309,7 @@ impl Stash {
         for (i, record) in records.enumerate() {
             let offset = header.base.plus(i as u64);
             if offset >= self.next && offset < end {
-                let record = Rc::new(record.to_record());
+                let record = Arc::new(record.to_record());
                 self.bytes += record.content_len();
                 self.frames.push_back((offset, record));
             }
