@@ -18,3 +18,5 @@ pub mod metrics;
 pub mod mover;
 pub mod process;
 pub mod raft;
+mod rpc;
+pub mod shard;

@@ -3,8 +3,9 @@
 //! What this file keeps true: no queue, task set, retry or wait of a shard is without a number
 //! here, and numbers that depend on one another are tied by assertions.
 
-use narad_core::defaults::{FREEZE_TTL_MS, HEARTBEAT_MS};
-use narad_wire::limits::{BATCH_MAX_BYTES, READ_MAX_BYTES};
+use narad_core::defaults::{FREEZE_TTL_MS, HEARTBEAT_MS, RECORD_MAX_BYTES};
+use narad_core::dispatch;
+use narad_wire::limits::{BATCH_MAX_BYTES, BATCH_MAX_RECORDS, READ_MAX_BYTES};
 
 /// Requests of one shard that may be worked on at once; further ones wait in its channel. A parked
 /// consumer holds one, so this is also the bound of parked consumers that come from other shards.
@@ -77,23 +78,22 @@ pub(crate) const PEER_APPEND_MS: u64 = 10_000;
 /// Deadline of best-effort figures from another node, in ms.
 pub(crate) const PEER_STATS_MS: u64 = 1_000;
 
-/// Records that one dispatch carries at most.
-pub(crate) const DISPATCH_RECORDS: usize = 4_096;
-/// Bytes that one dispatch carries at most; less than what a peer takes, whatever the record size.
-pub(crate) const DISPATCH_BYTES: usize = 2 << 20;
-/// Bytes of the WAL that the dispatcher holds in memory at most.
+/// Bytes read from an ingress WAL at once.
+pub(crate) const DISPATCH_READ_BYTES: usize = 4 << 20;
+/// Bytes of records that a dispatcher keeps in memory between reading and delivering them; what
+/// does not fit is read again.
 pub(crate) const DISPATCH_WINDOW_BYTES: usize = 16 << 20;
-/// Records of the WAL that the dispatcher holds in memory at most.
-pub(crate) const DISPATCH_WINDOW_RECORDS: usize = 65_536;
-/// Dispatches in flight of one WAL.
-pub(crate) const DISPATCHES_AT_ONCE: usize = 64;
 
-/// Attempts of one record to reach the dead-letter topic at one expiry; the next expiry tries again.
+/// Records that one consume moves to the dead-letter topic at most; the next one goes on.
 pub(crate) const DEAD_LETTER_BATCH: usize = 256;
 
 const _: () = {
-    assert!(DISPATCH_BYTES < BATCH_MAX_BYTES);
-    assert!(DISPATCH_BYTES <= DISPATCH_WINDOW_BYTES);
+    // A batch may exceed its bound by one record; a peer takes it all the same.
+    assert!(
+        dispatch::BATCH_BYTES as usize + RECORD_MAX_BYTES as usize <= BATCH_MAX_BYTES
+            && dispatch::BATCH_RECORDS <= BATCH_MAX_RECORDS
+    );
+    assert!(DISPATCH_READ_BYTES <= DISPATCH_WINDOW_BYTES);
     assert!(SALVAGE_BYTES < READ_MAX_BYTES);
     assert!(FRONTIER_FLUSH_MS * 2 <= 100);
     assert!(SOURCE_TICK_MS * 8 <= FREEZE_TTL_MS);

@@ -6,6 +6,7 @@
 //! does not own any more is saved before it goes.
 
 mod dead_letter;
+mod deliver;
 mod delivery;
 mod dispatcher;
 mod executor;

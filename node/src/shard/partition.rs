@@ -182,8 +182,8 @@ impl Partition {
         }
         // While it is being moved, ownership or the lease may go before the ack; then the records go
         // another way, and nobody's produce fails because of a move.
-        let kept = (origin.is_none() && self.source.borrow().needs_lease())
-            .then(|| records.clone());
+        let kept =
+            (origin.is_none() && self.source.borrow().needs_lease()).then(|| records.clone());
         // Queued before anything is awaited: what was checked still holds.
         let _in_flight = InFlight::enter(self);
         let bytes = records.iter().map(record_bytes).sum::<usize>() as u64;

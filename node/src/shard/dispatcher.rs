@@ -1,0 +1,420 @@
+//! Delivering what the ingress WALs hold to the partitions' owners: the shell around
+//! [`narad_core::dispatch`].
+//!
+//! What this file keeps true: a record is reported done only after its owner (or the WAL again, for
+//! another partition) has it durably; sends, reads and barriers run in tasks of their own, so one
+//! that hangs delays no other; WALs that another number of shards left behind are adopted.
+
+use crate::clock::mono_ms;
+use crate::context::NodeContext;
+use crate::shard::executor::ShardError;
+use crate::shard::limits::{
+    DISPATCH_READ_BYTES, DISPATCH_WINDOW_BYTES, PARK_SLICE_MS, WAL_CHECKPOINT_MS,
+};
+use crate::shard::shard::Shard;
+use crate::shard::{deliver, task};
+use futures::FutureExt;
+use narad_core::defaults::WAL_CAP_PERCENT;
+use narad_core::dispatch::{Dispatch, DispatchEffect, DispatchInput, Entry};
+use narad_core::ids::{PartitionIndex, PartitionKey, ShardIndex, WalSeq};
+use narad_storage::{Record, Wal, WalEntry, WalOptions};
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, VecDeque};
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::Notify;
+
+/// The dispatchers of one shard: of its own WAL and of those that it has adopted.
+pub(crate) struct Dispatchers {
+    all: Vec<Rc<Dispatcher>>,
+    tasks: RefCell<Vec<glommio::Task<()>>>,
+}
+
+/// One WAL and what is known of its contents.
+pub(crate) struct Dispatcher {
+    pub(crate) wal: Wal,
+    inputs: RefCell<VecDeque<DispatchInput>>,
+    wake: Notify,
+    arrived: Cell<bool>,
+    dirty: Cell<bool>,
+    window: RefCell<Window>,
+}
+
+/// Records read from the WAL and not delivered yet, as far as there is room for them.
+#[derive(Default)]
+struct Window {
+    records: BTreeMap<WalSeq, Arc<Record>>,
+    bytes: usize,
+}
+
+impl Window {
+    fn add(&mut self, seq: WalSeq, record: &Arc<Record>) {
+        let bytes = size(record);
+        if self.bytes + bytes <= DISPATCH_WINDOW_BYTES
+            && self.records.insert(seq, record.clone()).is_none()
+        {
+            self.bytes += bytes;
+        }
+    }
+
+    fn remove(&mut self, seq: WalSeq) {
+        if let Some(record) = self.records.remove(&seq) {
+            self.bytes -= size(&record);
+        }
+    }
+}
+
+fn size(record: &Record) -> usize {
+    crate::shard::partition::record_bytes(record)
+}
+
+fn wal_dir(root: &Path, index: u32) -> PathBuf {
+    root.join("shards").join(index.to_string()).join("wal")
+}
+
+/// Most bytes of one WAL: this node's share of its disk, divided among its shards.
+fn cap_bytes(ctx: &NodeContext) -> u64 {
+    let whole = ctx.config.storage.wal_cap_bytes.unwrap_or_else(|| {
+        match nix::sys::statvfs::statvfs(&ctx.config.data_dir) {
+            Ok(disk) => {
+                let bytes = disk.blocks() * disk.fragment_size();
+                bytes / 100 * WAL_CAP_PERCENT
+            }
+            Err(error) => {
+                tracing::warn!(%error, "the size of the disk is not known; the ingress WAL gets the default cap");
+                WalOptions::default().cap_bytes
+            }
+        }
+    });
+    whole / u64::from(ctx.config.shards.max(1))
+}
+
+/// Indexes of shards that no longer exist and left a WAL that this shard adopts.
+fn orphans(root: &Path, shards: u32, index: ShardIndex) -> Result<Vec<u32>, ShardError> {
+    let path = root.join("shards");
+    let listing = match std::fs::read_dir(&path) {
+        Ok(listing) => listing,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) => {
+            return Err(ShardError::Directory {
+                path,
+                message: error.to_string(),
+            });
+        }
+    };
+    let mut found: Vec<u32> = listing
+        .filter_map(Result::ok)
+        .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+        .filter(|old| *old >= shards && old % shards == index.0)
+        .filter(|old| wal_dir(root, *old).exists())
+        .collect();
+    found.sort_unstable();
+    Ok(found)
+}
+
+impl Dispatchers {
+    /// Opens the shard's own WAL and those that it adopts.
+    pub(crate) async fn open(
+        ctx: &Arc<NodeContext>,
+        index: ShardIndex,
+    ) -> Result<(Wal, Self), ShardError> {
+        let root = &ctx.config.data_dir;
+        let options = WalOptions {
+            cap_bytes: cap_bytes(ctx),
+            ..WalOptions::default()
+        };
+        let mut indexes = vec![index.0];
+        indexes.extend(orphans(root, ctx.config.shards.max(1), index)?);
+        let mut all = Vec::new();
+        for (n, of) in indexes.into_iter().enumerate() {
+            let (wal, recovery) = Wal::open(&wal_dir(root, of), &options).await?;
+            let pending = recovery.pending;
+            if n > 0 {
+                tracing::info!(shard = %index, of, records = pending.records, "the WAL of a shard that is gone is adopted");
+            } else {
+                tracing::info!(shard = %index, records = pending.records, cap_bytes = options.cap_bytes, "ingress WAL opened");
+            }
+            if pending.lost > 0 || !recovery.report.damage.is_empty() {
+                tracing::error!(shard = %index, of, ?recovery, "the ingress WAL is damaged; narad verify lists what is lost");
+            }
+            all.push(Rc::new(Dispatcher {
+                wal,
+                inputs: RefCell::default(),
+                wake: Notify::new(),
+                arrived: Cell::new(false),
+                dirty: Cell::new(false),
+                window: RefCell::default(),
+            }));
+        }
+        let own = all[0].wal.clone();
+        let tasks = RefCell::default();
+        Ok((own, Self { all, tasks }))
+    }
+
+    /// Starts delivering.
+    pub(crate) fn start(&self, shard: &Rc<Shard>) {
+        let mut tasks = self.tasks.borrow_mut();
+        for dispatcher in &self.all {
+            tasks.push(glommio::spawn_local(dispatcher.clone().run(shard.clone())));
+            tasks.push(glommio::spawn_local(dispatcher.clone().checkpoints()));
+        }
+    }
+
+    /// Stops delivering and closes the WALs. What is on its way is recognised when it comes again.
+    pub(crate) async fn close(&self) {
+        let tasks = std::mem::take(&mut *self.tasks.borrow_mut());
+        for task in tasks {
+            task.cancel().await;
+        }
+        for dispatcher in &self.all {
+            if let Err(error) = dispatcher.wal.clone().close().await {
+                tracing::warn!(%error, "an ingress WAL did not close cleanly; it is recovered at the next start");
+            }
+        }
+    }
+
+    /// Records have become durable in the shard's own WAL.
+    pub(crate) fn arrived(&self) {
+        self.all[0].arrived.set(true);
+        self.all[0].wake.notify_one();
+    }
+
+    /// The metadata has changed: what waits for another owner is looked at again.
+    pub(crate) fn metadata_changed(&self) {
+        for dispatcher in &self.all {
+            dispatcher.wake.notify_one();
+        }
+    }
+
+    /// Records that wait in all of them.
+    pub(crate) fn pending_records(&self) -> u64 {
+        self.all
+            .iter()
+            .map(|dispatcher| dispatcher.wal.pending().records)
+            .sum()
+    }
+}
+
+impl Dispatcher {
+    async fn run(self: Rc<Self>, shard: Rc<Shard>) {
+        let mut told = shard.ctx.state();
+        let mut machine = Dispatch::new(told.clone());
+        loop {
+            let woken = self.wake.notified();
+            let state = shard.ctx.state();
+            if !Arc::ptr_eq(&state, &told) {
+                told = state.clone();
+                self.inputs
+                    .borrow_mut()
+                    .push_front(DispatchInput::Applied(state));
+            }
+            if self.arrived.replace(false) {
+                self.push(DispatchInput::Arrived);
+            }
+            self.push(DispatchInput::Tick);
+            while let Some(input) = self.pop() {
+                for effect in machine.step(mono_ms(), input) {
+                    self.perform(&shard, effect);
+                }
+            }
+            let pause = machine
+                .next_wake()
+                .map_or(PARK_SLICE_MS * 10, |at| at.since(mono_ms()).max(1));
+            futures::select_biased! {
+                () = Box::pin(woken).fuse() => {}
+                () = Box::pin(glommio::timer::sleep(Duration::from_millis(pause))).fuse() => {}
+            }
+        }
+    }
+
+    fn push(&self, input: DispatchInput) {
+        // As many as there are sends, reads and barriers under way: the machine bounds them.
+        self.inputs.borrow_mut().push_back(input);
+    }
+
+    fn pop(&self) -> Option<DispatchInput> {
+        self.inputs.borrow_mut().pop_front()
+    }
+
+    fn answer(&self, input: DispatchInput) {
+        self.push(input);
+        self.wake.notify_one();
+    }
+
+    fn perform(self: &Rc<Self>, shard: &Rc<Shard>, effect: DispatchEffect) {
+        match effect {
+            DispatchEffect::Read { from, max } => {
+                let this = self.clone();
+                task::spawn("reading the ingress WAL", async move {
+                    let input = this.read(from, max).await;
+                    this.answer(input);
+                });
+            }
+            DispatchEffect::Send {
+                key,
+                to,
+                epoch,
+                seqs,
+            } => {
+                let (this, shard) = (self.clone(), shard.clone());
+                task::spawn("a dispatch", async move {
+                    let batch = deliver::Batch {
+                        key,
+                        to,
+                        epoch,
+                        seqs,
+                    };
+                    let end = deliver::send(&this, &shard, batch).await;
+                    this.answer(DispatchInput::Sent { key, end });
+                });
+            }
+            DispatchEffect::Reroute { key, to, seqs } => {
+                let this = self.clone();
+                task::spawn("a rerouting", async move {
+                    let durable = this.reroute(key, to, &seqs).await;
+                    this.answer(DispatchInput::Rerouted { key, durable });
+                });
+            }
+            DispatchEffect::Done { seqs } => self.done(&seqs),
+            DispatchEffect::Discard { topic, seqs } => {
+                tracing::warn!(%topic, records = seqs.len(), "records for a deleted topic are dropped");
+                self.done(&seqs);
+            }
+            DispatchEffect::Barrier => {
+                let (this, shard) = (self.clone(), shard.clone());
+                task::spawn("a barrier of the dispatcher", async move {
+                    let confirmed = shard.ctx.barrier().await.is_ok();
+                    this.push(DispatchInput::Applied(shard.ctx.state()));
+                    this.answer(DispatchInput::Barrier { confirmed });
+                });
+            }
+        }
+    }
+
+    fn done(&self, seqs: &[WalSeq]) {
+        self.wal.done(seqs);
+        self.dirty.set(true);
+        let mut window = self.window.borrow_mut();
+        for seq in seqs {
+            window.remove(*seq);
+        }
+    }
+
+    async fn read(&self, from: WalSeq, max: usize) -> DispatchInput {
+        let read = self.wal.read(from, max, DISPATCH_READ_BYTES).await;
+        let found = match read {
+            Ok(found) => found,
+            Err(error) => {
+                tracing::error!(%error, "the ingress WAL cannot be read; tried again");
+                return DispatchInput::ReadFailed;
+            }
+        };
+        let exhausted = found.is_empty();
+        let entries = found
+            .into_iter()
+            .map(|(seq, entry)| {
+                let record = Arc::new(entry.record);
+                self.window.borrow_mut().add(seq, &record);
+                Entry {
+                    seq,
+                    key: PartitionKey {
+                        topic: entry.topic,
+                        partition: entry.partition,
+                    },
+                    pinned: entry.pinned,
+                    bytes: size(&record) as u64,
+                }
+            })
+            .collect();
+        DispatchInput::Read { entries, exhausted }
+    }
+
+    /// The records of these sequences, from memory or from the WAL. One that is missing is lost to
+    /// damage, which reading has reported.
+    pub(crate) async fn fetch(
+        &self,
+        seqs: &[WalSeq],
+    ) -> Result<Vec<(WalSeq, Arc<Record>)>, narad_storage::StorageError> {
+        let mut found: BTreeMap<WalSeq, Arc<Record>> = BTreeMap::new();
+        {
+            let window = self.window.borrow();
+            for seq in seqs {
+                if let Some(record) = window.records.get(seq) {
+                    found.insert(*seq, record.clone());
+                }
+            }
+        }
+        let Some(last) = seqs.last().copied() else {
+            return Ok(Vec::new());
+        };
+        let wanted = |seq: &WalSeq| seqs.binary_search(seq).is_ok();
+        let mut missing = seqs.iter().copied().find(|seq| !found.contains_key(seq));
+        while let Some(from) = missing {
+            let count = usize::try_from(last.0 - from.0 + 1).unwrap_or(usize::MAX);
+            let count = count.min(narad_core::dispatch::READ_MAX);
+            let read = self.wal.read(from, count, DISPATCH_READ_BYTES).await?;
+            let reached = read.last().map_or(last, |(seq, _)| *seq);
+            for (seq, entry) in read {
+                if wanted(&seq) {
+                    found.entry(seq).or_insert_with(|| Arc::new(entry.record));
+                }
+            }
+            missing = seqs
+                .iter()
+                .copied()
+                .find(|seq| *seq > reached && !found.contains_key(seq));
+        }
+        Ok(found.into_iter().collect())
+    }
+
+    /// Puts records of a dead owner's partition into the WAL again, for another partition.
+    async fn reroute(&self, key: PartitionKey, to: PartitionIndex, seqs: &[WalSeq]) -> bool {
+        let records = match self.fetch(seqs).await {
+            Ok(records) => records,
+            Err(error) => {
+                tracing::error!(%error, "the ingress WAL cannot be read; tried again");
+                return false;
+            }
+        };
+        let entries: Vec<WalEntry> = records
+            .iter()
+            .map(|(_, record)| WalEntry {
+                topic: key.topic,
+                partition: to,
+                pinned: false,
+                record: Record::clone(record),
+            })
+            .collect();
+        if entries.is_empty() {
+            return true;
+        }
+        let count = entries.len();
+        match self.wal.append(entries).await {
+            Ok(_) => {
+                tracing::info!(%key, %to, records = count, "records of a dead owner's partition go to another one");
+                self.arrived.set(true);
+                true
+            }
+            Err(error) => {
+                tracing::warn!(%key, %error, "records of a dead owner's partition wait");
+                false
+            }
+        }
+    }
+
+    /// Writes the checkpoint when something was delivered.
+    async fn checkpoints(self: Rc<Self>) {
+        loop {
+            glommio::timer::sleep(Duration::from_millis(WAL_CHECKPOINT_MS)).await;
+            if !self.dirty.replace(false) || self.wal.failed().is_some() {
+                continue;
+            }
+            if let Err(error) = self.wal.checkpoint().await {
+                tracing::warn!(%error, "the checkpoint of the ingress WAL is not written; tried again");
+                self.dirty.set(true);
+            }
+        }
+    }
+}
