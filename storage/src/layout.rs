@@ -62,6 +62,13 @@ fn parse(name: &str, last: char) -> Option<(PartitionKey, u64)> {
     (parts.next().is_none() && exact).then_some((key, number))
 }
 
+/// The partition whose directory (real, in progress or set aside) has this name.
+pub(crate) fn key_of_name(name: &str) -> Option<PartitionKey> {
+    let aside = name.rsplit_once('-').and_then(|(n, _)| parse(n, 'm'));
+    let found = parse(name, 'e').or_else(|| parse(name, 'm')).or(aside);
+    found.map(|(key, _)| key)
+}
+
 /// A real copy that was found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FoundCopy {

@@ -11,6 +11,7 @@ pub mod format;
 pub mod layout;
 pub mod limits;
 pub mod log;
+pub mod offline;
 pub mod options;
 pub mod scan;
 pub mod staging;

@@ -5,20 +5,19 @@
 //! a failed write or sync nothing more is written until the log is reopened.
 
 use super::cache::CachedFrame;
+use super::group::Written;
 use super::state::{Segment, State, Store};
 use crate::disk::{self, DiskFile};
 use crate::error::{AppendError, StorageError, is_full};
-use crate::format::frame::{FrameHeader, frame_len};
+use crate::format::frame::frame_len;
 use crate::format::list::{IndexPoint, Totals, bound_marks};
 use crate::format::record::Record;
-use crate::format::segment::SegmentHeader;
 use crate::limits::{
-    CHECKPOINT_BYTES, FIRST_EXTENT_BYTES, FRAME_HEADER_BYTES, GROUP_BYTES, INDEX_STEP_BYTES,
-    MAX_FRAME_PAYLOAD_BYTES, MAX_FRAME_RECORDS, SEGMENT_HEADER_BYTES, TRIM_BLOCK_BYTES,
+    CHECKPOINT_BYTES, FIRST_EXTENT_BYTES, GROUP_BYTES, INDEX_STEP_BYTES, MAX_FRAME_PAYLOAD_BYTES,
+    MAX_FRAME_RECORDS, TRIM_BLOCK_BYTES,
 };
 use futures::channel::oneshot;
 use futures::future::try_join_all;
-use glommio::io::DmaBuffer;
 use narad_core::copy::SegmentId;
 use narad_core::ids::{Offset, Origin, WallMs};
 use std::rc::Rc;
@@ -33,14 +32,17 @@ pub struct Appended {
     pub end: Offset,
 }
 
+/// Where records will be, and what tells when they are durable (nothing to wait for without records).
+pub(crate) type Submitted = (Appended, Option<oneshot::Receiver<Result<(), AppendError>>>);
+
 #[derive(Debug)]
 pub(crate) struct Pending {
-    base: Offset,
-    records: Rc<[Arc<Record>]>,
-    origin: Option<Origin>,
-    payload_len: usize,
-    first_time: WallMs,
-    last_time: WallMs,
+    pub(crate) base: Offset,
+    pub(crate) records: Rc<[Arc<Record>]>,
+    pub(crate) origin: Option<Origin>,
+    pub(crate) payload_len: usize,
+    pub(crate) first_time: WallMs,
+    pub(crate) last_time: WallMs,
     done: oneshot::Sender<Result<(), AppendError>>,
 }
 
@@ -65,11 +67,12 @@ impl From<StorageError> for GroupError {
 }
 
 /// Place of a group in the active segment.
-struct Place {
-    file: Rc<DiskFile>,
+pub(crate) struct Place {
+    pub(crate) file: Rc<DiskFile>,
     /// Where the group begins; 0 for a new segment, whose header goes with it.
-    pos: u64,
-    fresh: Option<SegmentId>,
+    pub(crate) pos: u64,
+    /// The segment is a new one.
+    pub(crate) fresh: Option<SegmentId>,
 }
 
 impl Store {
@@ -78,7 +81,7 @@ impl Store {
         self: &Rc<Self>,
         records: Vec<Record>,
         origin: Option<Origin>,
-    ) -> Result<(Appended, Option<oneshot::Receiver<Result<(), AppendError>>>), AppendError> {
+    ) -> Result<Submitted, AppendError> {
         let mut state = self.state.borrow_mut();
         state.check_open()?;
         let Some(first_time) = records.first().map(|r| r.time) else {
@@ -287,62 +290,6 @@ impl Store {
         Ok(())
     }
 
-    fn encode(
-        &self,
-        group: &[Pending],
-        place: &Place,
-        len: usize,
-        head: usize,
-        durable: Offset,
-    ) -> Written {
-        let mut out = GroupBuffer::new(len, self.options.io_chunk_bytes);
-        let id = place.fresh.unwrap_or_else(|| {
-            let state = self.state.borrow();
-            state.segments[state.segments.len() - 1].id
-        });
-        let ident = self.ident(id);
-        let seed = ident.seed();
-        if head > 0 {
-            let header = SegmentHeader {
-                ident,
-                block: place.file.block() as u32,
-                created_ms: now_ms(),
-            };
-            out.put(&header.encode());
-            out.zeros(head - SEGMENT_HEADER_BYTES);
-        }
-        let mut positions = Vec::with_capacity(group.len());
-        for pending in group {
-            let at = out.at;
-            positions.push(place.pos + at as u64);
-            out.zeros(FRAME_HEADER_BYTES);
-            for record in pending.records.iter() {
-                record.encode(pending.first_time, &mut |bytes| out.put(bytes));
-            }
-            let payload_len = out.at - at - FRAME_HEADER_BYTES;
-            assert!(payload_len == pending.payload_len, "encoded length differs");
-            let header = FrameHeader {
-                payload_len: payload_len as u32,
-                payload_crc: out.crc(seed, at + FRAME_HEADER_BYTES, payload_len),
-                record_count: pending.records.len() as u32,
-                base: pending.base,
-                durable_end: durable,
-                first_time: pending.first_time,
-                last_time: pending.last_time,
-                origin: pending.origin,
-            };
-            out.patch(at, &header.encode(seed));
-            out.zeros(frame_len(payload_len) - FRAME_HEADER_BYTES - payload_len);
-        }
-        let padding = len - out.at;
-        out.zeros(padding);
-        Written {
-            chunks: out.chunks.into_iter().map(Rc::new).collect(),
-            positions,
-            padding,
-        }
-    }
-
     fn complete(self: &Rc<Self>, group: Vec<Pending>, place: &Place, written: &Written) {
         let mut borrow = self.state.borrow_mut();
         let state = &mut *borrow;
@@ -497,68 +444,4 @@ pub(crate) fn now_ms() -> u64 {
     std::time::SystemTime::now()
         .duration_since(std::time::UNIX_EPOCH)
         .map_or(0, |d| d.as_millis() as u64)
-}
-
-struct Written {
-    chunks: Vec<Rc<DmaBuffer>>,
-    positions: Vec<u64>,
-    padding: usize,
-}
-
-/// Aligned buffers that together hold one group.
-struct GroupBuffer {
-    chunks: Vec<DmaBuffer>,
-    chunk_len: usize,
-    at: usize,
-}
-
-impl GroupBuffer {
-    fn new(len: usize, chunk_len: usize) -> Self {
-        let mut chunks = Vec::new();
-        let mut left = len;
-        while left > 0 {
-            chunks.push(disk::buffer(left.min(chunk_len)));
-            left -= left.min(chunk_len);
-        }
-        Self {
-            chunks,
-            chunk_len,
-            at: 0,
-        }
-    }
-
-    fn put(&mut self, bytes: &[u8]) {
-        self.patch(self.at, bytes);
-        self.at += bytes.len();
-    }
-
-    fn zeros(&mut self, mut len: usize) {
-        const ZEROS: [u8; 4096] = [0; 4096];
-        while len > 0 {
-            let part = len.min(ZEROS.len());
-            self.put(&ZEROS[..part]);
-            len -= part;
-        }
-    }
-
-    fn patch(&mut self, mut at: usize, mut bytes: &[u8]) {
-        while !bytes.is_empty() {
-            let chunk = &mut self.chunks[at / self.chunk_len].as_bytes_mut()[at % self.chunk_len..];
-            let len = bytes.len().min(chunk.len());
-            chunk[..len].copy_from_slice(&bytes[..len]);
-            bytes = &bytes[len..];
-            at += len;
-        }
-    }
-
-    fn crc(&self, mut crc: u32, mut at: usize, mut len: usize) -> u32 {
-        while len > 0 {
-            let chunk = &self.chunks[at / self.chunk_len].as_bytes()[at % self.chunk_len..];
-            let part = len.min(chunk.len());
-            crc = crc32c::crc32c_append(crc, &chunk[..part]);
-            at += part;
-            len -= part;
-        }
-        crc
-    }
 }

@@ -5,9 +5,11 @@
 
 pub(crate) mod append;
 pub(crate) mod cache;
+pub(crate) mod group;
 pub(crate) mod index;
 pub(crate) mod keep;
 pub(crate) mod meta;
+pub(crate) mod opening;
 pub(crate) mod read;
 pub(crate) mod recover;
 pub(crate) mod repair;

@@ -89,16 +89,16 @@ impl Store {
             }
         };
         while batch.next < want.hwm && !batch.full(&want) {
-            if self.from_cache(&mut batch, &mut want) {
+            if self.serve_cached(&mut batch, &mut want) {
                 break;
             }
-            self.from_disk(&mut batch, &mut want).await?;
+            self.serve_stored(&mut batch, &mut want).await?;
         }
         Ok(batch)
     }
 
     /// Serves from memory; false when the next offset is not there.
-    fn from_cache(&self, batch: &mut ReadBatch, want: &mut Want) -> bool {
+    fn serve_cached(&self, batch: &mut ReadBatch, want: &mut Want) -> bool {
         let state = self.state.borrow();
         let Some(frames) = state.cache.from(batch.next) else {
             return false;
@@ -115,7 +115,11 @@ impl Store {
         true
     }
 
-    async fn from_disk(&self, batch: &mut ReadBatch, want: &mut Want) -> Result<(), StorageError> {
+    async fn serve_stored(
+        &self,
+        batch: &mut ReadBatch,
+        want: &mut Want,
+    ) -> Result<(), StorageError> {
         let segment = {
             let state = self.state.borrow();
             let at = state

@@ -125,7 +125,11 @@ pub fn copy_tree(from: &Path, to: &Path) {
         if entry.file_type().unwrap().is_dir() {
             copy_tree(&entry.path(), &target);
         } else {
-            fs::copy(entry.path(), target).unwrap();
+            match fs::copy(entry.path(), target) {
+                // A file that is being replaced.
+                Err(e) if e.kind() == std::io::ErrorKind::NotFound => {}
+                other => drop(other.unwrap()),
+            }
         }
     }
 }

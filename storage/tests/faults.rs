@@ -1,0 +1,257 @@
+//! Disk faults: a log that cannot keep its promise stops, says so, goes on reading, and loses nothing.
+
+mod common;
+
+use common::*;
+use narad_core::ids::Offset;
+use narad_storage::fault::{self, Op, Probe};
+use narad_storage::{AppendError, Log, Options};
+use std::cell::Cell;
+use std::io;
+use std::rc::Rc;
+
+/// Fails operations of one kind while armed.
+struct Failing {
+    armed: Rc<Cell<bool>>,
+    hit: fn(&Op<'_>) -> Option<i32>,
+}
+
+impl Probe for Failing {
+    fn before(&mut self, op: &Op<'_>) -> io::Result<()> {
+        match (self.hit)(op) {
+            Some(code) if self.armed.get() => Err(io::Error::from_raw_os_error(code)),
+            _ => Ok(()),
+        }
+    }
+}
+
+fn fail_when(hit: fn(&Op<'_>) -> Option<i32>) -> Rc<Cell<bool>> {
+    let armed = Rc::new(Cell::new(false));
+    fault::set(Box::new(Failing {
+        armed: armed.clone(),
+        hit,
+    }));
+    armed
+}
+
+fn is_segment(path: &std::path::Path) -> bool {
+    path.extension().is_some_and(|e| e == "seg")
+}
+
+const EIO: i32 = 5;
+const ENOSPC: i32 = 28;
+
+#[test]
+fn a_failed_write_or_sync_stops_the_log_and_hides_what_it_did_not_confirm() {
+    let dir = Dir::new("fault-sync");
+    run(&dir, |root| async move {
+        let cases: [fn(&Op<'_>) -> Option<i32>; 2] = [
+            |op| matches!(op, Op::Sync { path } if is_segment(path)).then_some(EIO),
+            |op| matches!(op, Op::Write { path, .. } if is_segment(path)).then_some(EIO),
+        ];
+        for (case, hit) in cases.into_iter().enumerate() {
+            let root = root.join(case.to_string());
+            let armed = fail_when(hit);
+            let log = Log::create(&root, copy(1), &options()).await.unwrap();
+            for n in 0..10 {
+                log.append(records(n, 1, 300), None).await.unwrap();
+            }
+            armed.set(true);
+            let waiting = [10, 11, 12].map(|n| log.append(records(n, 1, 300), None));
+            for result in futures::future::join_all(waiting).await {
+                assert!(
+                    matches!(result, Err(AppendError::Closed { .. })),
+                    "{result:?}"
+                );
+            }
+            armed.set(false);
+            let refused = log.append(records(20, 1, 300), None).await;
+            assert!(
+                matches!(refused, Err(AppendError::Closed { .. })),
+                "no retry on the same bytes"
+            );
+            assert!(log.failed().unwrap().contains("seg"), "{:?}", log.failed());
+            log.settle().await;
+            log.wait_past(Offset(100)).await;
+            assert_eq!((log.hwm(), log.end()), (Offset(10), Offset(10)));
+            assert_eq!(log.manifest().end(), Offset(10));
+            expect_numbers(&log, 0..10, 300).await;
+            log.close().await.unwrap();
+            fault::clear();
+            // What was not acked may be there or not, but never in part, and never invented.
+            let (log, report) = Log::open(&root, copy(1), &options()).await.unwrap();
+            assert_eq!(report.damage, []);
+            let end = log.end().0;
+            assert!((10..=13).contains(&end), "{end}");
+            expect_numbers(&log, 0..end, 300).await;
+            log.append(records(end, 1, 300), None).await.unwrap();
+            expect_numbers(&log, 0..end + 1, 300).await;
+        }
+    });
+}
+
+#[test]
+fn a_full_disk_is_refused_before_anything_is_written_and_room_brings_appends_back() {
+    let dir = Dir::new("fault-full");
+    run(&dir, |root| async move {
+        let armed = fail_when(|op| matches!(op, Op::Allocate { .. }).then_some(ENOSPC));
+        let log = Log::create(&root, copy(1), &options()).await.unwrap();
+        armed.set(true);
+        let refused = log.append(records(0, 1, 300), None).await;
+        assert!(
+            matches!(refused, Err(AppendError::Full { .. })),
+            "{refused:?}"
+        );
+        armed.set(false);
+        let mut n = 0;
+        log.append(records(n, 1, 300), None).await.unwrap();
+        n += 1;
+        armed.set(true);
+        let refused = loop {
+            let appends = [
+                log.append(records(n, 1, 900), None),
+                log.append(records(n + 1, 1, 900), None),
+            ];
+            match futures::future::try_join_all(appends).await {
+                Ok(_) => n += 2,
+                Err(error) => break error,
+            }
+        };
+        assert!(matches!(refused, AppendError::Full { .. }), "{refused:?}");
+        assert_eq!(log.failed(), None);
+        armed.set(false);
+        let end = log.end().0;
+        assert!(end == n || end == n + 1, "{end} {n}");
+        log.append(records(end, 1, 900), None).await.unwrap();
+        let (got, skipped) = read_all(&log).await;
+        assert_eq!((got.len() as u64, skipped), (end + 1, 0));
+        fault::clear();
+    });
+}
+
+struct LittleRoom(u64);
+
+impl Probe for LittleRoom {
+    fn available(&mut self, _: u64) -> u64 {
+        self.0
+    }
+}
+
+#[test]
+fn the_reserve_is_kept_free() {
+    let dir = Dir::new("fault-reserve");
+    run(&dir, |root| async move {
+        let options = Options {
+            reserve_bytes: 100 << 20,
+            ..options()
+        };
+        let log = Log::create(&root, copy(1), &options).await.unwrap();
+        fault::set(Box::new(LittleRoom(100 << 20)));
+        let refused = log.append(records(0, 1, 300), None).await;
+        let Err(AppendError::Full { available, .. }) = refused else {
+            panic!("{refused:?}");
+        };
+        assert_eq!(available, 0);
+        fault::set(Box::new(LittleRoom(110 << 20)));
+        log.append(records(0, 1, 300), None).await.unwrap();
+        fault::clear();
+    });
+}
+
+#[test]
+fn a_read_error_is_told_and_the_log_goes_on() {
+    let dir = Dir::new("fault-read");
+    run(&dir, |root| async move {
+        let options = Options {
+            cache_bytes: 0,
+            ..options()
+        };
+        let log = Log::create(&root, copy(1), &options).await.unwrap();
+        for n in 0..10 {
+            log.append(records(n, 1, 300), None).await.unwrap();
+        }
+        let armed = fail_when(|op| matches!(op, Op::Read { .. }).then_some(EIO));
+        armed.set(true);
+        let error = log.read(Offset(0), 10, 10_000).await.unwrap_err();
+        assert!(error.to_string().contains("health"), "{error}");
+        log.append(records(10, 1, 300), None).await.unwrap();
+        armed.set(false);
+        expect_numbers(&log, 0..11, 300).await;
+        fault::clear();
+    });
+}
+
+#[test]
+fn meta_and_list_that_cannot_be_written_cost_no_record() {
+    let dir = Dir::new("fault-meta");
+    run(&dir, |root| async move {
+        let log = Log::create(&root, copy(1), &options()).await.unwrap();
+        log.append(records(0, 1, 300), None).await.unwrap();
+        log.set_frontier(Offset(1));
+        let armed = fail_when(|op| match op {
+            Op::Write { path, .. } if path.ends_with("meta") => Some(EIO),
+            Op::Replace { .. } => Some(EIO),
+            _ => None,
+        });
+        armed.set(true);
+        log.persist_meta().await.unwrap_err();
+        assert!(log.meta_dirty());
+        for n in 1..300 {
+            log.append(records(n, 1, 900), None).await.unwrap();
+        }
+        assert!(log.stats().segments > 2);
+        armed.set(false);
+        log.persist_meta().await.unwrap();
+        fault::clear();
+        copy_tree(&root.join("partitions"), &root.join("crash/partitions"));
+        let (log, report) = Log::open(&root.join("crash"), copy(1), &options())
+            .await
+            .unwrap();
+        assert_eq!(report.damage, []);
+        assert_eq!((log.end(), log.frontier()), (Offset(300), Offset(1)));
+    });
+}
+
+#[test]
+fn too_much_at_once_is_refused_with_its_own_error() {
+    let dir = Dir::new("fault-bounds");
+    run(&dir, |root| async move {
+        let options = Options {
+            queue_bytes: 8 << 20,
+            segment_bytes: 64 << 20,
+            ..options()
+        };
+        let log = Log::create(&root, copy(1), &options).await.unwrap();
+        let large = log.append(records(0, 1, (1 << 20) + 1), None).await;
+        assert!(
+            matches!(
+                large,
+                Err(AppendError::TooLarge {
+                    limit: 1_048_576,
+                    ..
+                })
+            ),
+            "{large:?}"
+        );
+        let batch = log.append(records(0, 5, 1_000_000), None).await;
+        assert!(
+            matches!(batch, Err(AppendError::TooLarge { .. })),
+            "{batch:?}"
+        );
+        let mut tickets = Vec::new();
+        let mut n = 0;
+        let busy = loop {
+            match log.submit(records(n, 4, 1_000_000), None) {
+                Ok(ticket) => tickets.push(ticket),
+                Err(error) => break error,
+            }
+            n += 4;
+        };
+        assert!(matches!(busy, AppendError::Busy { .. }), "{busy:?}");
+        for ticket in tickets {
+            ticket.durable().await.unwrap();
+        }
+        assert_eq!(log.end(), Offset(n));
+        expect_numbers(&log, 0..n, 1_000_000).await;
+    });
+}
