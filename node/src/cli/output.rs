@@ -56,6 +56,11 @@ impl Out {
         Ok(())
     }
 
+    /// For what writes by itself.
+    pub fn writer(&mut self) -> &mut dyn Write {
+        &mut self.writer
+    }
+
     /// Hands everything to the reader.
     ///
     /// # Errors
