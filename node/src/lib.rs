@@ -7,6 +7,7 @@
 //! [`NodeContext`]: context::NodeContext
 
 pub mod admin;
+pub mod cli;
 pub mod clock;
 pub mod config;
 pub mod context;
@@ -19,4 +20,5 @@ pub mod mover;
 pub mod process;
 pub mod raft;
 mod rpc;
+pub mod serve;
 pub mod shard;

@@ -1,5 +1,5 @@
 //! The `narad` program.
 
 fn main() -> std::process::ExitCode {
-    std::process::ExitCode::SUCCESS
+    narad::cli::run()
 }
