@@ -9,11 +9,14 @@
 mod node;
 
 use glommio::net::TcpListener;
+use narad_wire::client::{Client, ClientOptions};
 use narad_wire::convert::Record;
 use narad_wire::error::ErrorCode;
+use narad_wire::runtime::Glommio;
 use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, VecDeque};
 use std::rc::Rc;
+use std::time::Duration;
 
 pub use node::TestNode;
 
@@ -204,4 +207,15 @@ pub async fn until(what: &str, mut holds: impl FnMut() -> bool) {
         glommio::timer::sleep(std::time::Duration::from_millis(5)).await;
     }
     panic!("{what} never came");
+}
+
+/// A client of some of the nodes.
+pub fn client(cluster: &Cluster, servers: &[usize]) -> Client {
+    let servers = servers.iter().map(|n| cluster.addr(*n)).collect();
+    let options = ClientOptions {
+        deadline: Duration::from_secs(20),
+        attempt: Duration::from_millis(500),
+        ..ClientOptions::new(servers)
+    };
+    Client::with(Glommio, options)
 }
