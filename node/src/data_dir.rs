@@ -5,6 +5,8 @@
 //! share a directory; a directory keeps its node id and its disk identity for ever, so a wiped
 //! disk under an old id is recognised.
 
+mod ports;
+
 use crate::clock::wall_ms;
 use crate::config::{Config, Start};
 use crate::limits;
@@ -166,7 +168,11 @@ pub fn bind_ports(config: &Config) -> Result<Listeners, DataDirError> {
     let bind = |flag: &'static str, addr: SocketAddr| {
         TcpListener::bind(addr).map_err(|source| DataDirError::Port { flag, addr, source })
     };
-    drop(bind("--listen", config.listen)?);
+    ports::probe(config.listen).map_err(|source| DataDirError::Port {
+        flag: "--listen",
+        addr: config.listen,
+        source,
+    })?;
     Ok(Listeners {
         bulk: bind("--bulk", config.bulk)?,
         http: config.http.map(|addr| bind("--http", addr)).transpose()?,

@@ -9,7 +9,7 @@ use crate::clock::mono_ms;
 use crate::config::Timings;
 use crate::limits;
 use crate::messages::{Beat, BeatAnswer, ProposeError};
-use narad_core::ids::{NodeId, NodeIncarnation, PartitionKey};
+use narad_core::ids::{MonoMs, NodeId, NodeIncarnation, PartitionKey};
 use narad_core::liveness::{
     BeatId, Liveness, LivenessEffect, LivenessInput, PromoteHold, ProposalEnd, RoundId,
 };
@@ -109,6 +109,11 @@ impl Clock {
             waiting: BTreeMap::new(),
             next_beat: 1,
         }
+    }
+
+    /// For how long this leader has not heard a member, in ms.
+    pub(super) fn silent_ms(&self, now: MonoMs, node: &NodeId) -> Option<u64> {
+        self.machine.silent_ms(now, node)
     }
 }
 

@@ -5,10 +5,11 @@
 //! says what does) and never while it leads.
 
 use super::core::Core;
+use crate::clock::mono_ms;
 use crate::limits;
 use crate::raft::{MembershipError, RaftPeer};
 use narad_core::ids::NodeId;
-use narad_core::meta::{Command, MemberStatus, MetaState, Reply};
+use narad_core::meta::{Command, MetaState, Reply};
 use narad_core::planner::{DrainHold, RaftView, drain_status};
 use std::collections::BTreeSet;
 use std::rc::Rc;
@@ -236,21 +237,20 @@ impl Core {
         }
     }
 
-    /// The voter that should lead next: living, not draining where there is such a one, and the
-    /// furthest ahead.
+    /// The voter that should lead next: heard of lately, not draining where there is such a one, and
+    /// the furthest ahead.
     pub(super) fn next_leader(&self, leaving: Option<&NodeId>) -> Option<NodeId> {
         let state = self.state();
+        let now = mono_ms();
+        // A death is found out late; one beat may be lost.
+        let lately_ms = self.ctx.config.timings.heartbeat_ms * 2;
+        let clock = self.clock.borrow();
         let voters = self.raft.membership().voters;
         voters
             .keys()
             .map(|id| NodeId(id.clone()))
-            .filter(|id| id != self.id() && Some(id) != leaving)
-            .filter(|id| {
-                state
-                    .members
-                    .get(id)
-                    .is_some_and(|member| member.status == MemberStatus::Alive)
-            })
+            .filter(|id| id != self.id() && Some(id) != leaving && state.is_alive(id))
+            .filter(|id| clock.silent_ms(now, id).is_some_and(|ms| ms <= lately_ms))
             .min_by_key(|id| {
                 let lag = self.raft.lag(id.as_str()).unwrap_or(u64::MAX);
                 (!state.can_receive(id), lag)

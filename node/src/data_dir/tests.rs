@@ -116,3 +116,27 @@ fn a_port_that_is_taken_is_named() {
     assert!(error.to_string().starts_with("--listen"), "{error}");
     assert!(!place.root.join("data").exists());
 }
+
+#[test]
+fn a_listener_that_would_share_its_port_is_seen() {
+    use nix::sys::socket::{
+        AddressFamily, Backlog, SockFlag, SockType, SockaddrIn, bind, getsockname, listen,
+        setsockopt, socket, sockopt,
+    };
+    use std::os::fd::AsRawFd;
+    let shared = socket(
+        AddressFamily::Inet,
+        SockType::Stream,
+        SockFlag::SOCK_CLOEXEC,
+        None,
+    )
+    .unwrap();
+    setsockopt(&shared, sockopt::ReusePort, &true).unwrap();
+    bind(shared.as_raw_fd(), &SockaddrIn::new(127, 0, 0, 1, 0)).unwrap();
+    let addr: SockaddrIn = getsockname(shared.as_raw_fd()).unwrap();
+    let addr = SocketAddr::from((addr.ip(), addr.port()));
+    assert!(ports::probe(addr).is_ok(), "bound, but nobody listens");
+    listen(&shared, Backlog::new(8).unwrap()).unwrap();
+    let error = ports::probe(addr).unwrap_err();
+    assert_eq!(error.kind(), std::io::ErrorKind::AddrInUse);
+}
