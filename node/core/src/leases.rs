@@ -418,5 +418,4 @@ fn runs(sorted: &[Offset]) -> Vec<Run> {
 }
 
 #[cfg(test)]
-#[path = "leases_tests.rs"]
 mod tests;

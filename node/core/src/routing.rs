@@ -275,5 +275,4 @@ pub fn live_sibling(
 }
 
 #[cfg(test)]
-#[path = "routing_tests.rs"]
 mod tests;
