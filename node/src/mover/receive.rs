@@ -6,10 +6,10 @@
 
 use super::interrupt::Interrupt;
 use super::limits::{AHEAD, CHUNK_BYTES, RANGE_BYTES, RENEW_MS, STREAMS};
-use super::source::Source;
+use super::source::{NotMember, Source};
 use super::throttle::Throttle;
 use crate::metrics::{Direction, DirectionLabel, Metrics};
-use narad_core::ids::HandoffId;
+use narad_core::ids::{HandoffId, MoveId, PartitionKey};
 use narad_core::moves::target::CopyRange;
 use narad_storage::{StageError, Staging};
 use narad_wire::bulk::{BulkError, BulkStream, RangeRequest};
@@ -27,8 +27,16 @@ pub(super) enum CopyError {
     #[error(transparent)]
     Stage(#[from] StageError),
     /// The source's address is not known.
-    #[error("{0}")]
-    Source(String),
+    #[error(transparent)]
+    Source(#[from] NotMember),
+    /// The source sent fewer bytes than were asked for.
+    #[error("the source sent {got} bytes where {want} were asked for")]
+    Short {
+        /// Bytes that came.
+        got: usize,
+        /// Bytes asked for.
+        want: usize,
+    },
     /// The worker does not want it any more.
     #[error("the copy was stopped")]
     Interrupted,
@@ -36,10 +44,14 @@ pub(super) enum CopyError {
 
 /// What one copy is done with.
 pub(super) struct Receive<'a> {
-    pub(super) source: &'a Source,
+    /// Bulk address of the source.
+    pub(super) addr: &'a str,
+    pub(super) key: PartitionKey,
+    pub(super) move_id: MoveId,
     pub(super) token: u64,
     pub(super) throttle: Option<&'a Throttle>,
-    pub(super) renew: Option<HandoffId>,
+    /// The frozen source, whose freeze is renewed as bytes arrive.
+    pub(super) renew: Option<(&'a Source, HandoffId)>,
     pub(super) interrupt: &'a Interrupt,
     pub(super) live_bytes: &'a Cell<u64>,
     pub(super) metrics: &'a Metrics,
@@ -98,8 +110,8 @@ impl Receive<'_> {
             return Ok(0);
         };
         let template = RangeRequest {
-            key: self.source.key,
-            move_id: self.source.move_id,
+            key: self.key,
+            move_id: self.move_id,
             token: self.token,
             segment: first.segment,
             from: 0,
@@ -138,11 +150,10 @@ impl Receive<'_> {
 
     async fn connect(&self, streams: &mut Vec<BulkStream>, lanes: usize) -> Result<(), CopyError> {
         while streams.len() < lanes {
-            let addr = self
-                .source
-                .bulk_addr()
-                .map_err(|error| CopyError::Source(format!("{error:?}")))?;
-            let stream = self.interrupt.race(BulkStream::connect(&addr)).await??;
+            let stream = self
+                .interrupt
+                .race(BulkStream::connect(self.addr))
+                .await??;
             streams.push(stream);
         }
         Ok(())
@@ -164,9 +175,7 @@ impl Receive<'_> {
                 .race(stream.read_into(buffer.as_mut()))
                 .await??;
             if got != want {
-                return Err(CopyError::Source(format!(
-                    "the source sent {got} bytes where {want} were asked for"
-                )));
+                return Err(CopyError::Short { got, want });
             }
             staging.write(piece.segment, at, buffer).await?;
             at += got as u64;
@@ -183,14 +192,14 @@ impl Receive<'_> {
 
     /// The drain makes progress: the source's freeze lives on. Nobody waits for the answer.
     fn renew_if_due(&self, renewed: &mut Instant) {
-        let Some(handoff_id) = self.renew else {
+        let Some((source, handoff_id)) = self.renew else {
             return;
         };
         if renewed.elapsed() < Duration::from_millis(RENEW_MS) {
             return;
         }
         *renewed = Instant::now();
-        let source = self.source.clone();
+        let source = source.clone();
         glommio::spawn_local(async move {
             if let Err(error) = source.renew(handoff_id).await {
                 tracing::debug!(key = %source.key, ?error, "freeze not renewed");
@@ -201,49 +210,5 @@ impl Receive<'_> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use narad_core::copy::SegmentId;
-    use narad_core::ids::{Epoch, MoveId, Offset, PartitionIndex, PartitionKey, TopicId};
-
-    #[test]
-    fn pieces_cover_the_ranges_in_order_without_overlap() {
-        let segment = |base| SegmentId {
-            base: Offset(base),
-            epoch: Epoch(1),
-        };
-        let ranges = [
-            CopyRange {
-                segment: segment(0),
-                from: 512,
-                to: 2 * RANGE_BYTES + 1_024,
-            },
-            CopyRange {
-                segment: segment(9),
-                from: 0,
-                to: 512,
-            },
-        ];
-        let template = RangeRequest {
-            key: PartitionKey {
-                topic: TopicId(1),
-                partition: PartitionIndex(0),
-            },
-            move_id: MoveId(3),
-            token: 4,
-            segment: segment(0),
-            from: 0,
-            len: 0,
-        };
-        let pieces = pieces(&ranges, template);
-        assert_eq!(pieces.len(), 4);
-        let mut at = 512;
-        for piece in pieces.iter().take(3) {
-            assert_eq!(piece.from, at);
-            assert!(piece.len <= RANGE_BYTES && piece.token == 4);
-            at += piece.len;
-        }
-        assert_eq!(at, ranges[0].to);
-        assert_eq!((pieces[3].segment, pieces[3].len), (segment(9), 512));
-    }
-}
+#[path = "receive_tests.rs"]
+mod tests;

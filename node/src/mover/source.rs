@@ -29,6 +29,17 @@ pub(super) enum CallError {
     Refused(SourceRefusal),
 }
 
+/// The owner has no address here.
+#[derive(Debug, thiserror::Error)]
+#[error("the owner {0} is not a member")]
+pub(super) struct NotMember(NodeId);
+
+impl From<NotMember> for CallError {
+    fn from(error: NotMember) -> Self {
+        Self::Unreachable(error.to_string())
+    }
+}
+
 impl From<CallError> for TargetInput {
     fn from(error: CallError) -> Self {
         match error {
@@ -57,17 +68,13 @@ pub(super) struct Source {
 }
 
 impl Source {
-    fn unknown_member(&self) -> CallError {
-        CallError::Unreachable(format!("the owner {} is not a member", self.owner))
-    }
-
     /// Where the owner's bulk channel listens.
-    pub(super) fn bulk_addr(&self) -> Result<String, CallError> {
+    pub(super) fn bulk_addr(&self) -> Result<String, NotMember> {
         let state = self.ctx.state();
         let member = state.members.get(&self.owner);
         member
             .map(|member| member.bulk_addr.clone())
-            .ok_or_else(|| self.unknown_member())
+            .ok_or_else(|| NotMember(self.owner.clone()))
     }
 
     fn addr(&self) -> Result<String, CallError> {
@@ -75,7 +82,7 @@ impl Source {
         let member = state.members.get(&self.owner);
         member
             .map(|member| member.addr.clone())
-            .ok_or_else(|| self.unknown_member())
+            .ok_or_else(|| NotMember(self.owner.clone()).into())
     }
 
     async fn peer(&self) -> Result<(peer::Client, String), CallError> {

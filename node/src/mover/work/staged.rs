@@ -1,0 +1,280 @@
+//! The staged copy of one move: opening, filling, finishing and installing it.
+//!
+//! What this file keeps true: the staging is open in one place only; after a failure of its own
+//! disk only what a restart would find counts; what a source told is durable before it is used.
+
+use super::{Work, failed};
+use crate::mover::history::us_since;
+use crate::mover::receive::{CopyError, Receive};
+use crate::mover::{Mover, told};
+use narad_core::copy::{InstallMark, Manifest, SegmentId};
+use narad_core::ids::{CopyId, HandoffId};
+use narad_core::moves::target::{CopyRange, TargetInput, Told};
+use narad_storage::{StageError, Staging};
+use std::time::Instant;
+
+impl Work {
+    /// Opens the staging of this move, taking over what an earlier move of the partition staged.
+    pub(super) async fn opened(&self) -> Result<Staging, StageError> {
+        let Mover { root, options, .. } = &*self.mover;
+        Staging::open_or_adopt(root, self.key, self.move_id, options).await
+    }
+
+    /// The staging, opened again when an operation that was stopped or failed had taken it.
+    pub(super) async fn staging(&self) -> Result<Staging, StageError> {
+        let open = self.staging.borrow_mut().take();
+        match open {
+            Some(staging) => Ok(staging),
+            None => self.opened().await,
+        }
+    }
+
+    pub(super) fn put(&self, staging: Staging) {
+        self.staging.replace(Some(staging));
+    }
+
+    pub(super) async fn open_staging(&self) -> TargetInput {
+        self.staging.replace(None);
+        match self.opened().await {
+            Ok(staging) => {
+                let staged = staging.progress();
+                self.put(staging);
+                let told = told::load(&self.mover.root, self.key, self.move_id).await;
+                self.saved.replace(told.clone());
+                TargetInput::StagingReady { staged, told }
+            }
+            Err(error) => failed(error),
+        }
+    }
+
+    pub(super) async fn start_over(&self, keep: bool) -> TargetInput {
+        let result = async {
+            let Mover { root, options, .. } = &*self.mover;
+            let mut staging = self.staging().await?;
+            if !keep {
+                staging.reset().await?;
+                return Ok::<_, StageError>(staging);
+            }
+            let aside = staging.set_aside(root).await?;
+            tracing::warn!(key = %self.key, aside = %aside.display(), "staged bytes that are not the source's are kept aside");
+            Staging::open_or_create(root, self.key, self.move_id, options).await
+        };
+        match result.await {
+            Ok(staging) => self.ready(staging),
+            Err(error) => failed(error),
+        }
+    }
+
+    pub(super) async fn trim(&self, keep: &[SegmentId]) -> TargetInput {
+        let result = async {
+            let mut staging = self.staging().await?;
+            staging.keep(keep).await?;
+            Ok::<_, StageError>(staging)
+        };
+        match result.await {
+            Ok(staging) => self.ready(staging),
+            Err(error) => failed(error),
+        }
+    }
+
+    pub(super) fn ready(&self, staging: Staging) -> TargetInput {
+        let staged = staging.progress();
+        self.put(staging);
+        TargetInput::StagingReady {
+            staged,
+            told: self.saved.borrow().clone(),
+        }
+    }
+
+    /// Saves what the source told, unless that is saved already.
+    pub(super) async fn save(&self, told: Told, only_hwm: bool) -> std::io::Result<()> {
+        let known = self.saved.borrow().as_ref().is_some_and(|saved| {
+            *saved == told || (only_hwm && saved.manifest.hwm == told.manifest.hwm)
+        });
+        if known {
+            return Ok(());
+        }
+        told::save(&self.mover.root, self.key, &told).await?;
+        self.saved.replace(Some(told));
+        Ok(())
+    }
+
+    pub(super) async fn copy(
+        &self,
+        ranges: &[CopyRange],
+        throttled: bool,
+        renew: Option<HandoffId>,
+        told: Told,
+    ) -> TargetInput {
+        let began = Instant::now();
+        self.live_bytes.set(0);
+        let mut staging = match self.staging().await {
+            Ok(staging) => staging,
+            Err(error) => return failed(error),
+        };
+        let copied = if renew.is_some() {
+            // In the freeze the two go side by side.
+            let both = futures::future::join(
+                self.receive(&mut staging, ranges, throttled, renew),
+                self.save(told, true),
+            );
+            let (copied, saved) = both.await;
+            saved
+                .map_err(|error| error.to_string())
+                .and_then(|()| copied.map_err(|error| error.to_string()))
+        } else {
+            self.copy_unfrozen(&mut staging, ranges, throttled, told)
+                .await
+        };
+        let bytes = self.live_bytes.replace(0);
+        if renew.is_some() {
+            let mut freeze = self.freeze.get();
+            freeze.split.drain_us = us_since(began);
+            freeze.bytes = bytes;
+            self.freeze.set(freeze);
+        }
+        match copied {
+            Ok(bytes) => {
+                let staged = staging.progress();
+                self.put(staging);
+                TargetInput::Copied {
+                    staged,
+                    bytes,
+                    elapsed_us: us_since(began),
+                }
+            }
+            Err(why) => self.copy_failed(staging, why).await,
+        }
+    }
+
+    /// What is staged after a copy that failed: if its own disk is the reason, only what a restart
+    /// would find counts.
+    pub(super) async fn copy_failed(&self, mut staging: Staging, why: String) -> TargetInput {
+        // No write may be under way when the same files are opened again.
+        if let Err(error) = staging.sync().await {
+            tracing::warn!(key = %self.key, %error, "staged bytes not synced");
+        }
+        drop(staging);
+        match self.opened().await {
+            Ok(staging) => {
+                let staged = staging.progress();
+                self.put(staging);
+                TargetInput::CopyFailed { staged, why }
+            }
+            Err(error) => failed(error),
+        }
+    }
+
+    /// What was told is durable before the copy begins, and the copy before it is told; also what
+    /// came before a failure.
+    pub(super) async fn copy_unfrozen(
+        &self,
+        staging: &mut Staging,
+        ranges: &[CopyRange],
+        throttled: bool,
+        told: Told,
+    ) -> Result<u64, String> {
+        self.save(told, false)
+            .await
+            .map_err(|error| format!("cannot save what the source told: {error}"))?;
+        let copied = self.receive(staging, ranges, throttled, None).await;
+        let synced = staging.sync().await;
+        copied
+            .map_err(|error| error.to_string())
+            .and_then(|bytes| synced.map(|()| bytes).map_err(|error| error.to_string()))
+    }
+
+    pub(super) async fn receive(
+        &self,
+        staging: &mut Staging,
+        ranges: &[CopyRange],
+        throttled: bool,
+        renew: Option<HandoffId>,
+    ) -> Result<u64, CopyError> {
+        let addr = self.source.bulk_addr()?;
+        let mut streams = self.streams.take();
+        let receive = Receive {
+            addr: &addr,
+            key: self.key,
+            move_id: self.move_id,
+            token: self.token.get(),
+            throttle: throttled.then_some(&self.mover.throttle),
+            renew: renew.map(|handoff_id| (&self.source, handoff_id)),
+            interrupt: &self.interrupt,
+            live_bytes: &self.live_bytes,
+            metrics: &self.mover.ctx.metrics,
+        };
+        let result = receive.run(&mut streams, staging, ranges).await;
+        self.streams.replace(streams);
+        result
+    }
+
+    pub(super) async fn prepare(&self, next: CopyId, told: Told) -> TargetInput {
+        let result = async {
+            self.save(told, false).await.map_err(|e| e.to_string())?;
+            let mut staging = self.staging().await.map_err(|e| e.to_string())?;
+            let prepared = staging.prepare_install(next, &self.mover.root).await;
+            self.put(staging);
+            prepared.map_err(|error| error.to_string())
+        };
+        match result.await {
+            Ok(()) => TargetInput::InstallPrepared,
+            Err(why) => failed(why),
+        }
+    }
+
+    pub(super) async fn finish(
+        &self,
+        capture: &Manifest,
+        mark: InstallMark,
+        next: CopyId,
+    ) -> TargetInput {
+        let began = Instant::now();
+        let mut staging = match self.staging().await {
+            Ok(staging) => staging,
+            Err(error) => return failed(error),
+        };
+        let finished = staging.finish(capture, mark, next).await;
+        self.put(staging);
+        let mut freeze = self.freeze.get();
+        freeze.split.persist_us = us_since(began);
+        self.freeze.set(freeze);
+        match finished {
+            Ok(()) => TargetInput::Finished,
+            Err(
+                error @ (StageError::Mismatch { .. }
+                | StageError::Short { .. }
+                | StageError::BadBytes { .. }
+                | StageError::NotContiguous { .. }),
+            ) => TargetInput::Mismatch {
+                why: error.to_string(),
+            },
+            Err(error) => failed(error),
+        }
+    }
+
+    pub(super) async fn install(&self, next: CopyId) -> TargetInput {
+        let began = Instant::now();
+        let result = async {
+            let staging = self.staging().await?;
+            staging.install(&self.mover.root, next).await
+        };
+        let installed = result.await;
+        let mut freeze = self.freeze.get();
+        freeze.split.install_us = us_since(began);
+        self.freeze.set(freeze);
+        match installed {
+            Ok(()) => TargetInput::Installed,
+            Err(error) => failed(error),
+        }
+    }
+
+    pub(super) async fn roll_back(&self, copy: CopyId) -> TargetInput {
+        self.staging.replace(None);
+        let root = &self.mover.root;
+        match narad_storage::roll_back_install(root, copy, self.move_id).await {
+            Ok(()) => TargetInput::RolledBack,
+            Err(error) => failed(error),
+        }
+    }
+}
