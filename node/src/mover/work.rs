@@ -11,13 +11,13 @@ use super::history::{Freeze, us_since};
 use super::interrupt::Interrupt;
 use super::source::Source;
 use crate::messages::{LocalCopies, ProposeError, ShardRequest};
-use narad_core::copy::{InstallMark, Manifest, SegmentId, SegmentState};
+use narad_core::copy::SegmentState;
 use narad_core::ids::{CopyId, Epoch, HandoffId, MoveId, NodeId, PartitionKey};
 use narad_core::meta::{Command, Reply};
 use narad_core::moves::target::{
-    Confirmed, CopyRange, OwnerLife, ProposeOutcome, TargetEffect, TargetInput, Told,
+    Confirmed, OwnerLife, ProposeOutcome, TargetEffect, TargetInput, Told,
 };
-use narad_storage::{StageError, Staging};
+use narad_storage::Staging;
 use narad_wire::bulk::BulkStream;
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
