@@ -10,15 +10,17 @@ INPUT=""
 RATE="2MiB/s"
 WARM_UP=8
 KEEP=0
+PROFILE=release
 PARTITIONS=12
 
 usage() {
   cat <<USAGE
-usage: scripts/quickstart.sh [--input FILE] [--rate RATE] [--keep]
+usage: scripts/quickstart.sh [--input FILE] [--rate RATE] [--keep] [--debug]
 
   --input FILE   text whose lines become the records (default: the sources that cargo downloaded)
   --rate RATE    how fast to produce (default: $RATE)
   --keep         leave the logs of the run in place and say where they are
+  --debug        use a debug build, which is built faster and runs slower
 
 Everything else is decided here: three nodes, a topic of $PARTITIONS partitions, one node more, one less.
 USAGE
@@ -37,6 +39,7 @@ while (($#)); do
     shift
     ;;
   --keep) KEEP=1 ;;
+  --debug) PROFILE=debug ;;
   -h | --help)
     usage
     exit 0
@@ -83,17 +86,19 @@ trap 'exit 1' INT TERM
 
 began() { STEP="$1" && say "$1"; }
 
-began "building (release)"
+began "building ($PROFILE)"
 ensure_build_tools
-cargo build --release --locked -p narad -p narad-bench
+BUILD=(--locked -p narad -p narad-bench)
+[[ "$PROFILE" == debug ]] || BUILD+=(--release)
+cargo build "${BUILD[@]}"
 if [[ -z "$INPUT" ]]; then
   INPUT="$(find "${CARGO_HOME:-$HOME/.cargo}/registry/src" -mindepth 1 -maxdepth 1 -type d | head -n1)"
   [[ -n "$INPUT" ]] || die "cargo has left no sources here" "name a text file: --input FILE"
 fi
 
 STARTED=$SECONDS
-export NARAD="$TARGET_DIR/release/narad"
-BENCH="$TARGET_DIR/release/narad-bench"
+export NARAD="$TARGET_DIR/$PROFILE/narad"
+BENCH="$TARGET_DIR/$PROFILE/narad-bench"
 RUN="$(scratch_dir narad-quickstart)"
 export NARAD_CLUSTER="$RUN/cluster"
 
