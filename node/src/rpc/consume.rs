@@ -210,44 +210,82 @@ fn remote(want: &Want, wait_ms: u32) -> RemoteConsume {
     }
 }
 
-/// Polls another node in a task of its own; what nobody takes any more is given back.
-fn poll(
-    shard: &Rc<Shard>,
+/// A poll of another node. Dropped early, it gives back what has come already; what comes later is
+/// given back by the poll's own task.
+struct Poll {
+    shard: Rc<Shard>,
     member: Arc<Member>,
-    want: &Want,
-    wait_ms: u32,
-) -> oneshot::Receiver<Vec<Delivered>> {
-    let (answer, receiver) = oneshot::channel();
-    let (shard, want) = (shard.clone(), want.clone());
-    task::spawn("a poll of another node", async move {
-        let deadline = Duration::from_millis(u64::from(wait_ms) + PEER_CALL_MS);
-        let asked = remote(&want, wait_ms);
-        let records = match peers::consume(&shard.pool, &member, &asked, deadline).await {
-            Ok(records) => records,
-            Err(error) => {
-                tracing::debug!(node = %member.id, %error, "another node could not be polled");
-                Vec::new()
-            }
+    topic: String,
+    receiver: oneshot::Receiver<Vec<Delivered>>,
+}
+
+impl Poll {
+    /// Starts it in a task of its own.
+    fn start(shard: &Rc<Shard>, member: Arc<Member>, want: &Want, wait_ms: u32) -> Self {
+        let (answer, receiver) = oneshot::channel();
+        let poll = Self {
+            shard: shard.clone(),
+            member: member.clone(),
+            topic: want.name.clone(),
+            receiver,
         };
-        if let Err(untaken) = answer.send(records)
-            && !untaken.is_empty()
-        {
-            let leases: Vec<LeaseRef> = untaken.iter().map(|one| one.lease).collect();
-            let back = Settle::Nack { delay_ms: 0 };
-            let deadline = Duration::from_millis(PEER_CALL_MS);
-            let given =
-                peers::settle(&shard.pool, &member, &want.name, back, &leases, deadline).await;
-            if let Err(error) = given {
-                tracing::debug!(node = %member.id, %error, "leases come back by their timeout");
+        let (shard, want) = (shard.clone(), want.clone());
+        task::spawn("a poll of another node", async move {
+            let deadline = Duration::from_millis(u64::from(wait_ms) + PEER_CALL_MS);
+            let asked = remote(&want, wait_ms);
+            let records = match peers::consume(&shard.pool, &member, &asked, deadline).await {
+                Ok(records) => records,
+                Err(error) => {
+                    tracing::debug!(node = %member.id, %error, "another node could not be polled");
+                    Vec::new()
+                }
+            };
+            if let Err(untaken) = answer.send(records) {
+                give_back(&shard, &member, &want.name, &untaken).await;
             }
+        });
+        poll
+    }
+
+    async fn wait(mut self) -> Vec<Delivered> {
+        (&mut self.receiver).await.unwrap_or_default()
+    }
+}
+
+impl Drop for Poll {
+    fn drop(&mut self) {
+        self.receiver.close();
+        let Ok(untaken) = self.receiver.try_recv() else {
+            return;
+        };
+        if untaken.is_empty() {
+            return;
         }
-    });
-    receiver
+        let (shard, member) = (self.shard.clone(), self.member.clone());
+        let topic = std::mem::take(&mut self.topic);
+        task::spawn("giving leases back to another node", async move {
+            give_back(&shard, &member, &topic, &untaken).await;
+        });
+    }
+}
+
+/// Gives leases back to the node that gave them.
+async fn give_back(shard: &Rc<Shard>, member: &Member, topic: &str, untaken: &[Delivered]) {
+    if untaken.is_empty() {
+        return;
+    }
+    let leases: Vec<LeaseRef> = untaken.iter().map(|one| one.lease).collect();
+    let back = Settle::Nack { delay_ms: 0 };
+    let deadline = Duration::from_millis(PEER_CALL_MS);
+    let given = peers::settle(&shard.pool, member, topic, back, &leases, deadline).await;
+    if let Err(error) = given {
+        tracing::debug!(node = %member.id, %error, "leases come back by their timeout");
+    }
 }
 
 async fn remote_now(shard: &Rc<Shard>, want: &Want) -> Vec<Delivered> {
     for member in remote_owners(shard, want.topic) {
-        let records = poll(shard, member, want, 0).await.unwrap_or_default();
+        let records = Poll::start(shard, member, want, 0).wait().await;
         if !records.is_empty() {
             return records;
         }
@@ -309,12 +347,11 @@ async fn parked_elsewhere(shard: &Rc<Shard>, want: &Want, until: Instant) -> Vec
         let mut polls: FuturesUnordered<_> = remote_owners(shard, want.topic)
             .into_iter()
             .take(REMOTE_POLLS_MAX)
-            .map(|member| poll(shard, member, want, wait_ms))
+            .map(|member| Poll::start(shard, member, want, wait_ms).wait())
             .collect();
-        while let Some(result) = polls.next().await {
-            match result {
-                Ok(records) if !records.is_empty() => return records,
-                Ok(_) | Err(_) => {}
+        while let Some(records) = polls.next().await {
+            if !records.is_empty() {
+                return records;
             }
         }
         // Nobody to ask, or all answered early (an error): no busy loop.
