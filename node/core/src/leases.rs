@@ -186,23 +186,26 @@ impl LeaseTable {
         spent
     }
 
-    /// Leases a reserved record for `visibility_ms` from `now`.
+    /// Leases a reserved record for `visibility_ms` from `now`; `None` when retention or a skip has
+    /// taken it while it was read: it is not to be delivered then.
     ///
     /// # Panics
-    /// When `offset` is not reserved: it would have two leases.
-    pub fn grant(&mut self, offset: Offset, now: MonoMs, visibility_ms: u64) -> Grant {
-        self.assert_reserved(offset);
+    /// When `offset` is leased or waits: it would have two leases.
+    #[must_use]
+    pub fn grant(&mut self, offset: Offset, now: MonoMs, visibility_ms: u64) -> Option<Grant> {
+        let state = self.out.get(&offset)?.state;
+        assert!(state == State::Reserved, "offset {offset} is not reserved");
         let nonce = Nonce(self.next_nonce);
         self.next_nonce = self.next_nonce.wrapping_add(1);
         let until = now.plus_ms(visibility_ms.max(1));
         self.set(offset, State::Leased(nonce, until));
         let entry = self.out.get_mut(&offset).expect("set above");
         entry.deliveries = entry.deliveries.saturating_add(1);
-        Grant {
+        Some(Grant {
             nonce,
             deliveries: entry.deliveries,
             until,
-        }
+        })
     }
 
     /// Gives a reserved record back undelivered; it may be taken again from `at` on. One that
@@ -279,16 +282,15 @@ impl LeaseTable {
         Ok(())
     }
 
-    /// A reserved record is durable in the dead-letter topic: done with it here.
-    ///
-    /// # Panics
-    /// When `offset` is not reserved.
+    /// A reserved record is durable in the dead-letter topic: done with it here. One that retention
+    /// or a skip has taken meanwhile is done with already.
     pub fn retire(&mut self, offset: Offset) {
-        self.assert_reserved(offset);
-        self.skip(Run {
-            from: offset,
-            to: offset.plus(1),
-        });
+        if self.is_reserved(offset) {
+            self.skip(Run {
+                from: offset,
+                to: offset.plus(1),
+            });
+        }
     }
 
     /// The records of `run` cannot be read (corrupt), or are done: they are passed over, whatever
@@ -338,10 +340,6 @@ impl LeaseTable {
         self.out
             .get(&offset)
             .is_some_and(|entry| entry.state == State::Reserved)
-    }
-
-    fn assert_reserved(&self, offset: Offset) {
-        assert!(self.is_reserved(offset), "offset {offset} is not reserved");
     }
 
     fn holds(&self, offset: Offset, nonce: Nonce, now: MonoMs) -> Result<(), StaleLease> {

@@ -185,7 +185,11 @@ impl Liveness {
     }
 
     fn apply(&mut self, now: MonoMs, state: &MetaState) {
-        self.applied = self.applied.max(state.applied);
+        if state.applied < self.applied {
+            // Told late: what was known already stands.
+            return;
+        }
+        self.applied = state.applied;
         self.members.retain(|id, _| state.members.contains_key(id));
         for (id, member) in &state.members {
             let watched = self.members.entry(id.clone()).or_insert(Watched {

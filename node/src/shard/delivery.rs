@@ -149,11 +149,16 @@ impl Partition {
                     }
                     self.skip(at, offset);
                     bytes += record_bytes(&record);
-                    let grant =
+                    let granted =
                         self.leases
                             .borrow_mut()
                             .grant(offset, mono_ms(), share.visibility_ms);
                     reserved.done(offset);
+                    at = offset.plus(1);
+                    let Some(grant) = granted else {
+                        // Retention took it while it was read.
+                        continue;
+                    };
                     delivered.push(Delivered {
                         lease: LeaseRef {
                             partition: self.key().partition,
@@ -163,7 +168,6 @@ impl Partition {
                         record,
                         deliveries: grant.deliveries,
                     });
-                    at = offset.plus(1);
                 }
                 let next = batch.next.min(run.to);
                 self.skip(at, next);

@@ -132,6 +132,10 @@ impl Dispatch {
     }
 
     fn apply(&mut self, now: MonoMs, state: Arc<MetaState>) {
+        if state.applied < self.state.applied {
+            // Told late: what was known already stands.
+            return;
+        }
         self.state = state;
         self.missing
             .retain(|topic| !self.state.topics.contains_key(topic));

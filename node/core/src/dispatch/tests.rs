@@ -229,8 +229,9 @@ fn without_a_living_sibling_records_wait() {
 #[test]
 fn only_a_barrier_may_tell_that_a_topic_is_gone() {
     let mut s = Shell::new();
-    let lagging = Arc::new(MetaState::default());
-    s.step(DispatchInput::Applied(lagging.clone()));
+    // It starts with a state that lags behind its WAL.
+    s.d = Dispatch::new(Arc::new(MetaState::default()));
+    s.step(DispatchInput::Tick);
     assert_eq!(s.found(&[(1, 0, false)]), [DispatchEffect::Barrier]);
     let confirmed = false;
     assert!(s.step(DispatchInput::Barrier { confirmed }).is_empty());
@@ -253,6 +254,17 @@ fn only_a_barrier_may_tell_that_a_topic_is_gone() {
     assert_eq!(s.step(DispatchInput::Barrier { confirmed }), [discarded(1)]);
     assert_eq!(s.found(&[(2, 1, false)]), [discarded(2)]);
     assert_eq!(s.d.held(), 0);
+}
+
+#[test]
+fn a_state_that_is_told_late_changes_nothing() {
+    let mut s = Shell::new();
+    let old = Arc::new(s.world.state.clone());
+    s.world.kill(1);
+    s.applied();
+    s.step(DispatchInput::Applied(old));
+    let effects = s.found(&[(1, 0, false)]);
+    assert!(matches!(effects[..], [DispatchEffect::Reroute { .. }]));
 }
 
 #[test]

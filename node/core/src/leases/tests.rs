@@ -28,7 +28,7 @@ fn deliver(t: &mut LeaseTable, now: u64, hwm: u64, max: usize) -> Vec<(Offset, G
     let runs = t.take(MonoMs(now), Offset(hwm), max, None);
     offsets(&runs)
         .into_iter()
-        .map(|offset| (offset, t.grant(offset, MonoMs(now), VISIBLE)))
+        .map(|offset| (offset, t.grant(offset, MonoMs(now), VISIBLE).unwrap()))
         .collect()
 }
 
@@ -137,12 +137,24 @@ fn retention_takes_leases_along() {
 }
 
 #[test]
+fn retention_may_pass_a_record_while_it_is_read() {
+    let mut t = table();
+    t.take(MonoMs(0), Offset(4), 4, None);
+    t.retained_from(Offset(2));
+    assert_eq!(t.grant(Offset(1), MonoMs(0), VISIBLE), None);
+    t.retire(Offset(0));
+    t.give_back(Offset(1), MonoMs(0));
+    assert!(t.grant(Offset(2), MonoMs(0), VISIBLE).is_some());
+    assert_eq!((t.frontier(), t.out()), (Offset(2), 2));
+}
+
+#[test]
 fn a_record_delivered_often_enough_is_for_the_dead_letter_topic() {
     let mut t = table();
     for delivery in 1..=3 {
         let runs = t.take(MonoMs(0), Offset(2), 1, Some(3));
         assert_eq!(runs, [run(0, 1)]);
-        let grant = t.grant(Offset(0), MonoMs(0), VISIBLE);
+        let grant = t.grant(Offset(0), MonoMs(0), VISIBLE).unwrap();
         assert_eq!(grant.deliveries, delivery);
         t.nack(Offset(0), grant.nonce, MonoMs(0), 0).unwrap();
     }
@@ -188,7 +200,7 @@ fn memory_is_bounded_by_leases_and_by_acks_ahead() {
 fn a_record_never_has_two_leases() {
     let mut t = table();
     deliver(&mut t, 0, 1, 1);
-    t.grant(Offset(0), MonoMs(0), VISIBLE);
+    let _ = t.grant(Offset(0), MonoMs(0), VISIBLE);
 }
 
 /// What a record is to the model.
@@ -261,6 +273,7 @@ impl History {
             }
             _ => {
                 let grant = self.table.grant(offset, MonoMs(self.now), VISIBLE);
+                let grant = grant.expect("reserved");
                 assert!(self.nonces.insert(grant.nonce), "a nonce was used twice");
                 self.model[at] = Model::Leased(grant.nonce, self.now + VISIBLE);
                 self.stale.push((offset, grant.nonce));

@@ -195,6 +195,24 @@ fn a_dead_target_is_replaced_by_the_same_partitions_next_move() {
 }
 
 #[test]
+fn the_partition_that_was_to_move_anyhow_is_the_one_that_is_re_targeted() {
+    // Cancelling its move and moving another would be two changes for one.
+    let mut world = owned_by(3, &[1, 1, 1, 2]);
+    let keys: Vec<PartitionKey> = world.state.assignments().map(|(k, _)| k).collect();
+    let sizes: BTreeMap<_, _> = keys.iter().copied().zip([1, 2, 900, 1]).collect();
+    let command = world.set_target(keys[2], 3);
+    world.done(command);
+    world.done(drain(3, true));
+    world.done(drain(3, false));
+    world.done(drain(2, true));
+    world.kill(3);
+    world.done(register(4, 400, 4));
+    let plan = super::plan(&world.state, &sizes, &BTreeMap::new(), PlanLimits::NONE);
+    assert!(plan.cancels.is_empty(), "{plan:?}");
+    assert!(plan.steps.iter().any(|s| s.key == keys[2]));
+}
+
+#[test]
 fn a_draining_target_with_a_handoff_is_cancelled_first_then_replaced() {
     let mut world = owned_by(3, &[1, 1, 2, 3]);
     let moved = first_key(&world, 1);
