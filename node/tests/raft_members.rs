@@ -196,3 +196,40 @@ fn a_removed_node_does_not_disturb_the_others() {
         );
     });
 }
+
+#[test]
+fn a_node_that_lost_its_directory_hurts_nobody_and_can_join_again() {
+    run(async {
+        let cluster = Cluster::new("wiped");
+        let mut nodes = cluster.found(&THREE).await;
+        for number in 0..20 {
+            write(&nodes, &number.to_string()).await;
+        }
+        converge(&nodes).await;
+        let lead = leader(&nodes).await;
+        let at = nodes
+            .iter()
+            .position(|node| node.id() != lead.id())
+            .unwrap();
+        let gone = nodes.remove(at);
+        let id = gone.id().to_owned();
+        cluster.stop(gone).await;
+        std::fs::remove_dir_all(cluster.options(&id).dir).unwrap();
+        let empty = cluster.start(&id).await;
+        for number in 20..40 {
+            write(&nodes, &number.to_string()).await;
+        }
+        assert_eq!(lead.fatal(), None);
+        assert_eq!(
+            texts(&empty).len(),
+            0,
+            "it is not fed as if nothing had happened"
+        );
+        lead.remove_voter(&id).await.unwrap();
+        lead.add_learner(&id, peer(&id)).await.unwrap();
+        caught_up(&nodes, &empty).await;
+        lead.promote(&id).await.unwrap();
+        nodes.push(empty);
+        assert_eq!(converge(&nodes).await.len(), 40);
+    });
+}

@@ -5,7 +5,7 @@
 
 use super::limits::{BACKOFF_FIRST, BACKOFF_MAX, MAX_MESSAGE_BYTES, SNAPSHOT_CHUNK_BYTES};
 use super::runtime::GlommioRuntime;
-use super::types::{RaftNodeId, RaftPeer, Snapshot, StoredMembership, TypeConfig, Vote};
+use super::types::{LogId, RaftNodeId, RaftPeer, Snapshot, StoredMembership, TypeConfig, Vote};
 use super::wire::{
     ChunkHeader, ChunkReply, RaftMessage, RaftMessageKind, encode_chunk, from_bytes, to_bytes,
 };
@@ -76,11 +76,16 @@ impl AddressBook {
     }
 }
 
+/// How far each peer confirmed the log to the leader with this vote. A peer that later denies what it
+/// confirmed has lost its log.
+type Confirmed = Rc<RefCell<BTreeMap<RaftNodeId, (Vote, Option<LogId>)>>>;
+
 /// Makes one [`PeerClient`] a peer and purpose.
 pub struct PeerFactory {
     node_id: RaftNodeId,
     transport: Rc<dyn RaftTransport>,
     book: AddressBook,
+    confirmed: Confirmed,
 }
 
 impl PeerFactory {
@@ -94,6 +99,7 @@ impl PeerFactory {
             node_id,
             transport,
             book,
+            confirmed: Confirmed::default(),
         }
     }
 }
@@ -102,12 +108,15 @@ impl RaftNetworkFactory<TypeConfig> for PeerFactory {
     type Network = PeerClient;
 
     async fn new_client(&mut self, target: RaftNodeId, node: &RaftPeer) -> PeerClient {
+        // A member that was removed and added again begins with nothing confirmed.
+        self.confirmed.borrow_mut().remove(&target);
         PeerClient {
             node_id: self.node_id.clone(),
             target,
             addr: node.addr.clone(),
             transport: self.transport.clone(),
             book: self.book.clone(),
+            confirmed: self.confirmed.clone(),
         }
     }
 }
@@ -120,6 +129,7 @@ pub struct PeerClient {
     addr: String,
     transport: Rc<dyn RaftTransport>,
     book: AddressBook,
+    confirmed: Confirmed,
 }
 
 type Rpc<T> = Result<T, RPCError<TypeConfig>>;
@@ -178,6 +188,40 @@ impl PeerClient {
             .send(kind, to_bytes(request), action, option.soft_ttl())
             .await?;
         from_bytes(&answer).map_err(|error| RPCError::Network(NetworkError::new(&error)))
+    }
+
+    /// Whether a peer's answer contradicts what it confirmed to the same leader before.
+    fn has_lost_its_log(
+        &self,
+        sent: &AppendEntriesRequest<TypeConfig>,
+        answer: &AppendEntriesResponse<TypeConfig>,
+    ) -> bool {
+        let mut confirmed = self.confirmed.borrow_mut();
+        let known = confirmed
+            .entry(self.target.clone())
+            .or_insert_with(|| (sent.vote.clone(), None));
+        if known.0 != sent.vote {
+            *known = (sent.vote.clone(), None);
+        }
+        match answer {
+            AppendEntriesResponse::Success => {
+                let upto = sent
+                    .entries
+                    .last()
+                    .map(|entry| entry.log_id)
+                    .or(sent.prev_log_id);
+                known.1 = known.1.max(upto);
+                false
+            }
+            AppendEntriesResponse::PartialSuccess(upto) => {
+                known.1 = known.1.max(*upto);
+                false
+            }
+            AppendEntriesResponse::Conflict => {
+                sent.prev_log_id.is_some() && sent.prev_log_id <= known.1
+            }
+            AppendEntriesResponse::HigherVote(_) => false,
+        }
     }
 
     /// Sends one snapshot from the start. `None`: the peer lost the session.
@@ -247,6 +291,16 @@ impl RaftNetworkV2<TypeConfig> for PeerClient {
             .await?;
         let answer =
             from_bytes(&answer).map_err(|error| RPCError::Network(NetworkError::new(&error)))?;
+        if self.has_lost_its_log(&rpc, &answer) {
+            let (node, addr) = (&self.target, &self.addr);
+            tracing::error!(
+                %node, %addr,
+                "this node confirmed Raft entries that it no longer has: was its data directory replaced? It gets no \
+                 entries until it is removed from the cluster and joins again"
+            );
+            let lost = format!("{node} lost Raft entries that it had confirmed");
+            return Err(RPCError::Unreachable(Unreachable::from_string(lost)));
+        }
         Ok(match answer {
             AppendEntriesResponse::Success if shortened => {
                 AppendEntriesResponse::PartialSuccess(rpc.entries.last().map(|entry| entry.log_id))

@@ -271,55 +271,68 @@ impl LogStore {
         })
     }
 
-    async fn append_entries<I: IntoIterator<Item = Entry>>(
+    /// The entries as records and as JSON, once they are known to fit and to follow what is there.
+    fn prepare(
         &self,
-        entries: I,
+        entries: impl IntoIterator<Item = Entry>,
+    ) -> Result<(Vec<Record>, Vec<(u64, Vec<u8>)>), StoreError> {
+        let memory = self.memory.borrow();
+        memory.check()?;
+        let mut next = (!memory.records.is_empty()).then(|| memory.next());
+        let (mut records, mut jsons) = (Vec::new(), Vec::new());
+        for entry in entries {
+            let json = serde_json::to_vec(&entry).expect("plain data serialises");
+            let id = entry.log_id;
+            if json.len() > MAX_ENTRY_BYTES {
+                let (bytes, max) = (json.len() as u64, MAX_ENTRY_BYTES as u64);
+                return Err(StoreError::TooLarge {
+                    path: self.dir.to_path_buf(),
+                    what: "a log entry",
+                    bytes,
+                    max,
+                });
+            }
+            if let Some(wanted) = next.filter(|wanted| *wanted != id.index) {
+                return Err(StoreError::Hole {
+                    last: wanted - 1,
+                    got: id.index,
+                });
+            }
+            next = Some(id.index + 1);
+            records.push(Record {
+                id,
+                json_len: json.len() as u32,
+                place: None,
+                entry: Some(entry),
+            });
+            jsons.push((id.index, json));
+        }
+        Ok((records, jsons))
+    }
+
+    /// On an error nothing was appended.
+    fn append_entries(
+        &self,
+        entries: impl IntoIterator<Item = Entry>,
         done: IOFlushed<TypeConfig>,
     ) -> Result<(), StoreError> {
-        let mut batch = Batch {
-            entries: Vec::new(),
-            done,
+        let (records, entries) = self.prepare(entries)?;
+        let Some(first) = records.first().map(|record| record.id.index) else {
+            done.io_completed(Ok(()));
+            return Ok(());
         };
         {
             let mut memory = self.memory.borrow_mut();
-            memory.check()?;
-            for entry in entries {
-                let json = serde_json::to_vec(&entry).expect("plain data serialises");
-                let id = entry.log_id;
-                if json.len() > MAX_ENTRY_BYTES {
-                    let (bytes, max) = (json.len() as u64, MAX_ENTRY_BYTES as u64);
-                    return Err(StoreError::TooLarge {
-                        path: self.dir.to_path_buf(),
-                        what: "a log entry",
-                        bytes,
-                        max,
-                    });
-                }
-                if !memory.records.is_empty() && memory.next() != id.index {
-                    return Err(StoreError::Hole {
-                        last: memory.next() - 1,
-                        got: id.index,
-                    });
-                }
-                if memory.records.is_empty() {
-                    memory.cached_from = id.index;
-                    memory.synced_next = id.index;
-                }
-                memory.cached_bytes += json.len();
-                batch.entries.push((id.index, json.clone()));
-                memory.records.push_back(Record {
-                    id,
-                    json_len: json.len() as u32,
-                    place: None,
-                    entry: Some(entry),
-                });
+            if memory.records.is_empty() {
+                memory.cached_from = first;
+                memory.synced_next = first;
             }
-            if batch.entries.is_empty() {
-                drop(memory);
-                batch.done.io_completed(Ok(()));
-                return Ok(());
-            }
-            memory.waiting.push(batch);
+            memory.cached_bytes += records
+                .iter()
+                .map(|record| record.json_len as usize)
+                .sum::<usize>();
+            memory.records.extend(records);
+            memory.waiting.push(Batch { entries, done });
         }
         self.start_flusher();
         Ok(())
@@ -485,7 +498,7 @@ impl RaftLogStorage<TypeConfig> for LogStore {
         I: IntoIterator<Item = Entry> + OptionalSend,
         I::IntoIter: OptionalSend,
     {
-        Ok(self.append_entries(entries, callback).await?)
+        Ok(self.append_entries(entries, callback)?)
     }
 
     async fn truncate_after(&mut self, last_log_id: Option<LogId>) -> Result<(), io::Error> {
