@@ -10,13 +10,12 @@ use super::Mover;
 use super::history::{Freeze, us_since};
 use super::interrupt::Interrupt;
 use super::source::Source;
+use super::told::Saved;
 use crate::messages::{LocalCopies, ProposeError, ShardRequest};
 use narad_core::copy::SegmentState;
 use narad_core::ids::{CopyId, Epoch, HandoffId, MoveId, NodeId, PartitionKey};
 use narad_core::meta::{Command, Reply};
-use narad_core::moves::target::{
-    Confirmed, OwnerLife, ProposeOutcome, TargetEffect, TargetInput, Told,
-};
+use narad_core::moves::target::{Confirmed, OwnerLife, ProposeOutcome, TargetEffect, TargetInput};
 use narad_storage::Staging;
 use narad_wire::bulk::BulkStream;
 use std::cell::{Cell, RefCell};
@@ -34,7 +33,7 @@ pub(super) struct Work {
     staging: RefCell<Option<Staging>>,
     streams: RefCell<Vec<BulkStream>>,
     token: Cell<u64>,
-    saved: RefCell<Option<Told>>,
+    saved: RefCell<Saved>,
     pub(super) interrupt: Interrupt,
     /// Bytes received by the copy that runs.
     pub(super) live_bytes: Cell<u64>,
@@ -73,7 +72,7 @@ impl Work {
             staging: RefCell::new(None),
             streams: RefCell::new(Vec::new()),
             token: Cell::new(0),
-            saved: RefCell::new(None),
+            saved: RefCell::default(),
             interrupt: Interrupt::default(),
             live_bytes: Cell::new(0),
             freeze: Cell::new(Freeze::default()),

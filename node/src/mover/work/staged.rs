@@ -39,8 +39,9 @@ impl Work {
             Ok(staging) => {
                 let staged = staging.progress();
                 self.put(staging);
-                let told = told::load(&self.mover.root, self.key, self.move_id).await;
-                self.saved.replace(told.clone());
+                let saved = told::load(&self.mover.root, self.key, self.move_id).await;
+                let told = saved.told.clone();
+                self.saved.replace(saved);
                 TargetInput::StagingReady { staged, told }
             }
             Err(error) => failed(error),
@@ -82,20 +83,20 @@ impl Work {
         self.put(staging);
         TargetInput::StagingReady {
             staged,
-            told: self.saved.borrow().clone(),
+            told: self.saved.borrow().told.clone(),
         }
     }
 
     /// Saves what the source told, unless that is saved already.
     pub(super) async fn save(&self, told: Told, only_hwm: bool) -> std::io::Result<()> {
-        let known = self.saved.borrow().as_ref().is_some_and(|saved| {
-            *saved == told || (only_hwm && saved.manifest.hwm == told.manifest.hwm)
+        let saved = self.saved.borrow().clone();
+        let known = saved.told.as_ref().is_some_and(|known| {
+            *known == told || (only_hwm && known.manifest.hwm == told.manifest.hwm)
         });
-        if known {
-            return Ok(());
+        if !known {
+            let saved = told::save(&self.mover.root, self.key, &saved, told).await?;
+            self.saved.replace(saved);
         }
-        told::save(&self.mover.root, self.key, &told).await?;
-        self.saved.replace(Some(told));
         Ok(())
     }
 
