@@ -28,13 +28,11 @@ use crate::messages::ControlRequest;
 use crate::raft::{RaftNode, RaftOptions};
 use core::Core;
 use futures::future::Either;
-use glommio::{Latency, Shares};
 use narad_core::meta::MetaState;
 use narad_wire::bulk::BulkServer;
 use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Duration;
 use tokio::sync::{mpsc, watch};
 use transport::PeerTransport;
 
@@ -97,18 +95,6 @@ pub enum ControlError {
 /// # Errors
 /// [`ControlError`] when the node cannot go on.
 pub async fn run(ctx: Arc<NodeContext>, setup: ControlSetup) -> Result<(), ControlError> {
-    // Raft and its heartbeats must not wait behind a large snapshot or plan.
-    let queue = glommio::executor().create_task_queue(
-        Shares::Static(1_000),
-        Latency::Matters(Duration::from_millis(2)),
-        "control",
-    );
-    let task = glommio::spawn_local_into(serve(ctx, setup), queue)
-        .expect("the queue was just made on this executor");
-    task.await
-}
-
-async fn serve(ctx: Arc<NodeContext>, setup: ControlSetup) -> Result<(), ControlError> {
     let ControlSetup {
         meta,
         confirmed,

@@ -1,7 +1,15 @@
 //! Executors on CPUs.
 //!
-//! What this file keeps true: every executor is made with the same measured settings, and helper
-//! threads of a pinned executor are not pinned with it.
+//! What this file keeps true: every executor is made with the same measured settings; helper
+//! threads of a pinned executor are not pinned with it; an executor never sleeps through work that
+//! is ready for longer than [`WATCHDOG`].
+//!
+//! The last point is about glommio 0.9: when its preemption timer, or a late write to the eventfd by
+//! which other threads wake an executor, comes between its look at the rings and its task queues,
+//! it runs no task and may go to sleep although a queue is active; it then sleeps until something
+//! else happens, which at the start of a node is never. Three things follow from it here: no queue
+//! has `Latency::Matters` (every wake of such a queue writes the eventfd, asleep or not), the
+//! preemption timer is long, and every executor has a timer of its own that ends such a sleep.
 
 use crate::config::{Config, Cpus};
 use glommio::{
@@ -13,8 +21,10 @@ use std::time::Duration;
 /// Registered memory of one executor, in bytes: beyond this, buffers come from the heap. The
 /// default pins 10 MiB in each of three rings, which a non-root user may not.
 const IO_MEMORY_BYTES: usize = 256 << 10;
-/// How long a task may run before the executor looks at its timers and latency queues.
-const PREEMPT: Duration = Duration::from_millis(10);
+/// How long a task may run before the executor looks at its timers; see above for why it is long.
+const PREEMPT: Duration = Duration::from_millis(100);
+/// Bound of a sleep through ready work. It costs about 0.2 % of a core an executor.
+const WATCHDOG: Duration = Duration::from_millis(50);
 /// Threads for calls that block (rename, remove, truncate), an executor: two, so that the removal
 /// of a large copy does not hold up a rename.
 const BLOCKING_THREADS: usize = 2;
@@ -105,7 +115,16 @@ where
         .io_memory(IO_MEMORY_BYTES)
         .preempt_timer(PREEMPT)
         .blocking_thread_pool_placement(helpers)
-        .spawn(run)
+        .spawn(move || {
+            // The task has no handle: it ends with the executor.
+            glommio::spawn_local(async {
+                loop {
+                    glommio::timer::sleep(WATCHDOG).await;
+                }
+            })
+            .detach();
+            run()
+        })
 }
 
 #[cfg(test)]
