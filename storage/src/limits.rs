@@ -73,6 +73,19 @@ pub const READ_AHEAD_BYTES: usize = 4 << 20;
 /// Recent frames kept in memory over all logs of one executor, in bytes.
 pub const EXECUTOR_CACHE_BYTES: usize = 64 << 20;
 
+/// Pieces of a segment that one reader has requested ahead.
+pub const READ_PIECES: usize = 8;
+
+/// Zeros are written ahead of small appends in units of this.
+pub const FILL_BYTES: u64 = 512 << 10;
+
+/// Groups that a segment has seen before zeros are written ahead of them: a partition that gets a few
+/// records now and then is not worth it.
+pub const FILL_AFTER_GROUPS: u64 = 12;
+
+/// Larger groups pay for their sync themselves: zeros ahead of them would double what is written.
+pub const FILL_GROUP_BYTES: u64 = 64 << 10;
+
 /// First piece of space that a new segment gets; a partition with few records stays small.
 pub const FIRST_EXTENT_BYTES: u64 = 1 << 20;
 
@@ -99,5 +112,7 @@ const _: () = {
     assert!(MAX_SEGMENTS * 128 + MAX_MARKS * 32 <= MAX_LIST_BYTES);
     assert!(QUEUE_BYTES >= GROUP_BYTES + MAX_FRAME_PAYLOAD_BYTES);
     assert!(IO_CHUNK_BYTES.is_multiple_of(TRIM_BLOCK_BYTES as usize));
+    assert!(FILL_BYTES.is_multiple_of(TRIM_BLOCK_BYTES));
+    assert!(FILL_BYTES <= IO_CHUNK_BYTES as u64);
     assert!(FIRST_EXTENT_BYTES.is_multiple_of(TRIM_BLOCK_BYTES));
 };

@@ -130,3 +130,45 @@ fn times_are_found_and_waiters_wake() {
         assert!(woken.await.unwrap() > Offset(300));
     });
 }
+
+#[test]
+fn zeros_ahead_of_small_appends_never_touch_records() {
+    let dir = Dir::new("log-fill");
+    run(&dir, |root| async move {
+        let options = narad_storage::Options {
+            segment_bytes: 3 << 20,
+            extent_bytes: 1 << 20,
+            cache_bytes: 0,
+            ..options()
+        };
+        let log = Log::create(&root, copy(1), &options).await.unwrap();
+        let mut n = 0;
+        // Small groups let zeros be written ahead, then a large one runs into them.
+        for round in 0..40 {
+            for _ in 0..40 {
+                log.append(records(n, 1, 300), None).await.unwrap();
+                n += 1;
+            }
+            let large = 30 * (round % 3);
+            log.append(records(n, large, 20_000), None).await.unwrap();
+            n += large;
+            if round % 10 == 9 {
+                log.trim().await.unwrap();
+            }
+        }
+        assert!(log.stats().filled_bytes > 0, "{:?}", log.stats());
+        assert!(log.stats().segments > 2);
+        copy_tree(&root.join("partitions"), &root.join("crash/partitions"));
+        let (back, report) = Log::open(&root.join("crash"), copy(1), &options)
+            .await
+            .unwrap();
+        assert_eq!((report.damage.len(), report.cut), (0, None));
+        for log in [log, back] {
+            let (got, skipped) = read_all(&log).await;
+            assert_eq!((got.len() as u64, skipped), (n, 0));
+            for (offset, found) in got {
+                assert_eq!(found, record(offset, found.value.len()));
+            }
+        }
+    });
+}

@@ -170,6 +170,7 @@ impl Store {
         };
         let len = (head + frames).next_multiple_of(block as usize);
         self.reserve(&place, place.pos + len as u64).await?;
+        self.filled_up_to(place.pos + len as u64).await;
         let durable = self.state.borrow().durable;
         let written = self.encode(group, &place, len, head, durable);
         let mut at = place.pos;
@@ -188,21 +189,22 @@ impl Store {
 
     /// Finds the segment for a group, sealing the active one when it is full.
     async fn place(self: &Rc<Self>, base: Offset, frames: u64) -> Result<Place, GroupError> {
+        let full = {
+            let state = self.state.borrow();
+            state.active
+                && state.segments.last().is_some_and(|s| {
+                    s.totals.len + frames > self.options.segment_bytes && s.totals.end > s.id.base
+                })
+        };
+        if full {
+            self.filled_up_to(u64::MAX).await;
+            self.state.borrow_mut().seal_active();
+            self.after_seal();
+        }
         let current = {
-            let mut state = self.state.borrow_mut();
-            let full = state.segments.last().is_some_and(|s| {
-                s.totals.len + frames > self.options.segment_bytes && s.totals.end > s.id.base
-            });
-            if state.active && full {
-                state.seal_active();
-                drop(state);
-                self.after_seal();
-                None
-            } else if state.active {
-                state.segments.last().map(|s| (s.id, s.totals.len))
-            } else {
-                None
-            }
+            let state = self.state.borrow();
+            let last = state.segments.last().filter(|_| state.active);
+            last.map(|s| (s.id, s.totals.len))
         };
         if let Some((id, len)) = current {
             let Some(file) = self.file_of(id).await? else {
@@ -230,7 +232,12 @@ impl Store {
             }
             other => other?,
         };
-        self.state.borrow_mut().allocated = 0;
+        {
+            let mut state = self.state.borrow_mut();
+            state.allocated = 0;
+            state.filled = 0;
+            state.groups_here = 0;
+        }
         Ok(Place {
             file,
             pos: 0,
@@ -340,7 +347,11 @@ impl Store {
         let end = segment.totals.end;
         let checkpoint = len.saturating_sub(state.listed_len) >= CHECKPOINT_BYTES;
         state.advance(end);
+        state.filled = state.filled.max(len);
+        state.groups_here += 1;
+        state.last_group = len - place.pos;
         drop(borrow);
+        self.fill_ahead(&place.file);
         if checkpoint {
             self.list_later();
         }

@@ -132,10 +132,11 @@ impl Store {
     }
 
     /// Gives back the space reserved ahead and closes files; appends may go on afterwards.
-    pub(crate) async fn trim(&self) -> Result<(), StorageError> {
+    pub(crate) async fn trim(self: &Rc<Self>) -> Result<(), StorageError> {
         let Ok(_permit) = self.writing.acquire_permit(1).await else {
             unreachable!("the writer's lock is never closed");
         };
+        self.filled_up_to(u64::MAX).await;
         let active = {
             let state = self.state.borrow();
             match state.segments.last() {
@@ -150,7 +151,10 @@ impl Store {
         {
             file.truncate(len).await?;
             file.sync().await?;
-            self.state.borrow_mut().allocated = len;
+            let mut state = self.state.borrow_mut();
+            state.allocated = len;
+            state.filled = state.filled.min(len);
+            state.groups_here = 0;
         }
         let mut state = self.state.borrow_mut();
         for segment in &mut state.segments {
@@ -247,6 +251,7 @@ impl Store {
         let Ok(_permit) = self.writing.acquire_permit(1).await else {
             return;
         };
+        self.filled_up_to(u64::MAX).await;
         let mut state = self.state.borrow_mut();
         let old = state
             .segments

@@ -3,8 +3,10 @@
 //! What this module keeps true: all of it runs on one executor, so state changes between two awaits
 //! are atomic; no borrow of the state is held across an await. What is visible is durable.
 
+pub(crate) mod ahead;
 pub(crate) mod append;
 pub(crate) mod cache;
+pub(crate) mod fill;
 pub(crate) mod group;
 pub(crate) mod index;
 pub(crate) mod keep;

@@ -3,20 +3,13 @@
 //! What this file keeps true: nothing at or above the high-watermark is returned; every frame from the
 //! disk is checked before its records are; damaged records are skipped and counted, never returned.
 
+use super::ahead::Stash;
 use super::state::Store;
-use crate::disk::DiskFile;
 use crate::error::StorageError;
-use crate::format::frame::{FRAME_MAGIC, FrameHeader};
-use crate::format::record::{Record, Records};
-use crate::format::{u32_at, u64_at};
-use crate::limits::{
-    FRAME_ALIGN_BYTES, FRAME_HEADER_BYTES, IO_DEPTH, OPEN_SEGMENTS, READ_AHEAD_BYTES,
-    TRIM_BLOCK_BYTES,
-};
+use crate::format::record::Record;
+use crate::limits::{OPEN_SEGMENTS, READ_AHEAD_BYTES, TRIM_BLOCK_BYTES};
 use narad_core::copy::SegmentId;
 use narad_core::ids::{Offset, WallMs};
-use std::collections::VecDeque;
-use std::rc::Rc;
 use std::sync::Arc;
 
 /// Records read.
@@ -28,19 +21,6 @@ pub struct ReadBatch {
     pub next: Offset,
     /// Offsets below `next` whose records are damaged, missing or deleted.
     pub skipped: u64,
-}
-
-/// Decoded read-ahead of one reader: frames from `frames[0]` on, then the file from `pos`.
-#[derive(Debug)]
-pub(crate) struct Stash {
-    segment: SegmentId,
-    frames: VecDeque<(Offset, Arc<Record>)>,
-    /// Next offset that is not in `frames`.
-    next: Offset,
-    /// Position of the next frame in the file.
-    pos: u64,
-    /// Bytes of records in `frames`.
-    bytes: usize,
 }
 
 struct Want {
@@ -144,28 +124,23 @@ impl Store {
             Some(stash) => stash,
             None => {
                 self.ensure_index(id).await?;
-                Stash {
-                    segment: id,
-                    frames: VecDeque::new(),
-                    next: batch.next,
-                    pos: self.locate(id, batch.next),
-                    bytes: 0,
-                }
+                let pos = self.locate(id, batch.next);
+                Stash::new(id, self.ident(id).seed(), batch.next, pos)
             }
         };
         loop {
-            while let Some((offset, record)) = stash.frames.front() {
+            while let Some((offset, record)) = stash.records.front() {
                 if *offset >= bound {
                     break;
                 }
                 if *offset >= batch.next && !batch.take(*offset, record, want) {
                     break;
                 }
-                if let Some((_, record)) = stash.frames.pop_front() {
+                if let Some((_, record)) = stash.records.pop_front() {
                     stash.bytes -= record.content_len();
                 }
             }
-            if batch.full(want) || batch.next >= bound || !stash.frames.is_empty() {
+            if batch.full(want) || batch.next >= bound || !stash.records.is_empty() {
                 break;
             }
             if stash.pos >= len || stash.next >= end {
@@ -176,7 +151,11 @@ impl Store {
                 skip_to(batch, bound);
                 return Ok(());
             };
-            self.fill(&file, &mut stash, len, end).await?;
+            let piece = (self.options.io_chunk_bytes as u64 / 4).next_multiple_of(TRIM_BLOCK_BYTES);
+            let read = stash.advance(&file, len, end, piece).await?;
+            let mut state = self.state.borrow_mut();
+            state.work.reads += 1;
+            state.work.read_bytes += read as u64;
         }
         self.keep_stash(stash);
         Ok(())
@@ -186,7 +165,7 @@ impl Store {
         let mut state = self.state.borrow_mut();
         let at = state.stashes.iter().position(|s| {
             s.segment == id
-                && s.frames.front().map_or(s.next, |(o, _)| *o) <= next
+                && s.records.front().map_or(s.next, |(o, _)| *o) <= next
                 && next <= s.next
         })?;
         Some(state.stashes.remove(at))
@@ -199,76 +178,6 @@ impl Store {
         while state.stashes.len() > OPEN_SEGMENTS || bytes > 2 * READ_AHEAD_BYTES {
             bytes -= state.stashes.remove(0).bytes;
         }
-    }
-
-    /// Reads and decodes the next piece of the file.
-    async fn fill(
-        &self,
-        file: &Rc<DiskFile>,
-        stash: &mut Stash,
-        len: u64,
-        end: Offset,
-    ) -> Result<(), StorageError> {
-        let seed = self.ident(stash.segment).seed();
-        let begin = stash.pos - stash.pos % TRIM_BLOCK_BYTES;
-        let mut want = self.options.io_chunk_bytes as u64;
-        loop {
-            let upto = (begin + want).min(len.next_multiple_of(TRIM_BLOCK_BYTES));
-            let bytes = self.read_range(file, begin, upto).await?;
-            let usable = bytes.len().min((len - begin) as usize);
-            let mut at = (stash.pos - begin) as usize;
-            let last = begin + usable as u64 >= len;
-            let mut short = None;
-            while at < usable && stash.next < end {
-                match frame_at(&bytes[at..usable], seed) {
-                    Step::Skip(n) => at += n,
-                    Step::More(_) if last => at = usable,
-                    Step::More(n) => {
-                        short = Some(n as u64);
-                        break;
-                    }
-                    Step::Bad(n) => at += n,
-                    Step::Frame(header, body) => {
-                        stash.decode(&header, &bytes[at + body.start..at + body.end], end);
-                        at += header.total_len() as usize;
-                    }
-                }
-            }
-            let progressed = begin + at as u64 > stash.pos;
-            stash.pos = begin + at as u64;
-            match short {
-                // One frame is longer than the piece: read it whole.
-                Some(n) if !progressed => {
-                    want = (stash.pos - begin + n).next_multiple_of(TRIM_BLOCK_BYTES);
-                }
-                _ => return Ok(()),
-            }
-        }
-    }
-
-    async fn read_range(
-        &self,
-        file: &Rc<DiskFile>,
-        begin: u64,
-        upto: u64,
-    ) -> Result<Vec<u8>, StorageError> {
-        use futures::StreamExt as _;
-        let chunk = self.options.io_chunk_bytes as u64;
-        // Smaller requests in parallel keep the disk busier than one large one.
-        let piece = (chunk / IO_DEPTH as u64).next_multiple_of(TRIM_BLOCK_BYTES);
-        let mut reads = futures::stream::iter((begin..upto).step_by(piece as usize))
-            .map(|pos| file.read(pos, (upto - pos).min(piece) as usize))
-            .buffered(IO_DEPTH);
-        let mut out = Vec::with_capacity((upto - begin) as usize);
-        let mut count = 0;
-        while let Some(bytes) = reads.next().await {
-            out.extend_from_slice(&bytes?);
-            count += 1;
-        }
-        let mut state = self.state.borrow_mut();
-        state.work.reads += count;
-        state.work.read_bytes += out.len() as u64;
-        Ok(out)
     }
 
     /// First visible offset whose record is at or after `time`; the high-watermark when there is none.
@@ -302,63 +211,4 @@ fn skip_to(batch: &mut ReadBatch, offset: Offset) {
         batch.skipped += offset.0 - batch.next.0;
         batch.next = offset;
     }
-}
-
-impl Stash {
-    fn decode(&mut self, header: &FrameHeader, payload: &[u8], end: Offset) {
-        if header.end() <= self.next {
-            return;
-        }
-        let records = Records::new(payload, header.first_time, header.record_count);
-        for (i, record) in records.enumerate() {
-            let offset = header.base.plus(i as u64);
-            if offset >= self.next && offset < end {
-                let record = Arc::new(record.to_record());
-                self.bytes += record.content_len();
-                self.frames.push_back((offset, record));
-            }
-        }
-        self.next = header.end().min(end);
-    }
-}
-
-enum Step {
-    /// No frame in the next bytes.
-    Skip(usize),
-    /// The frame needs so many bytes in all.
-    More(usize),
-    /// A frame of this length whose records are damaged.
-    Bad(usize),
-    Frame(FrameHeader, std::ops::Range<usize>),
-}
-
-fn frame_at(bytes: &[u8], seed: u32) -> Step {
-    if bytes.len() < FRAME_ALIGN_BYTES {
-        return Step::Skip(bytes.len());
-    }
-    let blank = bytes
-        .chunks_exact(FRAME_ALIGN_BYTES)
-        .take_while(|w| u64_at(w, 0) == 0)
-        .count();
-    if blank > 0 {
-        return Step::Skip(blank * FRAME_ALIGN_BYTES);
-    }
-    if u32_at(bytes, 0) != FRAME_MAGIC {
-        return Step::Skip(FRAME_ALIGN_BYTES);
-    }
-    if bytes.len() < FRAME_HEADER_BYTES {
-        return Step::More(FRAME_HEADER_BYTES);
-    }
-    let Some(header) = FrameHeader::decode(bytes, seed) else {
-        return Step::Skip(FRAME_ALIGN_BYTES);
-    };
-    let total = header.total_len() as usize;
-    if bytes.len() < total {
-        return Step::More(total);
-    }
-    let body = FRAME_HEADER_BYTES..FRAME_HEADER_BYTES + header.payload_len as usize;
-    if crc32c::crc32c_append(seed, &bytes[body.clone()]) != header.payload_crc {
-        return Step::Bad(total);
-    }
-    Step::Frame(header, body)
 }

@@ -3,9 +3,9 @@
 //! What this file keeps true: segments are in offset order and only the last may be active; `durable`
 //! never exceeds what a sync has confirmed; `next` is the offset that the next append gets.
 
+use super::ahead::Stash;
 use super::append::Pending;
 use super::cache::Cache;
-use super::read::Stash;
 use super::wait::Waiters;
 use crate::disk::DiskFile;
 use crate::error::AppendError;
@@ -55,6 +55,8 @@ pub struct LogStats {
     pub written_bytes: u64,
     /// Of those, zeros that fill the last block.
     pub padding_bytes: u64,
+    /// Zeros written ahead of small appends, in bytes.
+    pub filled_bytes: u64,
     /// Times space was reserved ahead.
     pub extents: u64,
     /// Reads from the disk for consumers since the log was opened.
@@ -72,6 +74,14 @@ pub(crate) struct State {
     pub(crate) active: bool,
     /// Space reserved in the active segment's file.
     pub(crate) allocated: u64,
+    /// Everything below this was written in the active segment's file, if only with zeros.
+    pub(crate) filled: u64,
+    /// Zeros are on their way to here and behind.
+    pub(crate) filling: Option<u64>,
+    /// Groups written to the active segment since the log was opened.
+    pub(crate) groups_here: u64,
+    /// Bytes of the last group.
+    pub(crate) last_group: u64,
     pub(crate) next: Offset,
     pub(crate) durable: Offset,
     pub(crate) start: Offset,
@@ -121,6 +131,10 @@ impl State {
             segments: Vec::new(),
             active: false,
             allocated: 0,
+            filled: 0,
+            filling: None,
+            groups_here: 0,
+            last_group: 0,
             next: Offset(0),
             durable: Offset(0),
             start: Offset(0),

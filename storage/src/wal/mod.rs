@@ -403,6 +403,7 @@ impl Inner {
         let Ok(_permit) = self.store.writing.acquire_permit(1).await else {
             return;
         };
+        self.store.filled_up_to(u64::MAX).await;
         let mut state = self.store.state.borrow_mut();
         let done = self.done.borrow();
         let large = self.store.options.segment_bytes / 4;
