@@ -78,6 +78,30 @@ async fn one_fault(cluster: &Cluster, nodes: &Nodes, random: &mut StdRng) {
     glommio::timer::sleep(pause / 2).await;
 }
 
+/// Acked is there once, at its index; refused is not there.
+fn check(written: &Written, node: &RaftNode<Ledger>) {
+    assert!(
+        written.acked.len() > 50,
+        "the writer got through: {}",
+        written.acked.len()
+    );
+    let mut found = BTreeMap::new();
+    for (index, bytes) in &node.machine().borrow().applied {
+        let text = String::from_utf8(bytes.clone()).unwrap();
+        assert_eq!(
+            found.insert(text.clone(), *index),
+            None,
+            "{text} is there twice"
+        );
+    }
+    for (text, index) in &written.acked {
+        assert_eq!(found.get(text), Some(index), "{text} was acked");
+    }
+    for text in &written.refused {
+        assert!(!found.contains_key(text), "{text} was refused for certain");
+    }
+}
+
 async fn storm(seed: u64) {
     let mut cluster = Cluster::new("storm");
     cluster.snapshot_every = 60;
@@ -97,27 +121,7 @@ async fn storm(seed: u64) {
     let all = nodes.borrow().clone();
     write(&all, "end").await;
     converge(&all).await;
-    let written = written.borrow();
-    assert!(
-        written.acked.len() > 50,
-        "the writer got through: {}",
-        written.acked.len()
-    );
-    let mut found = BTreeMap::new();
-    for (index, bytes) in &all[0].machine().borrow().applied {
-        let text = String::from_utf8(bytes.clone()).unwrap();
-        assert_eq!(
-            found.insert(text.clone(), *index),
-            None,
-            "{text} is there twice"
-        );
-    }
-    for (text, index) in &written.acked {
-        assert_eq!(found.get(text), Some(index), "{text} was acked");
-    }
-    for text in &written.refused {
-        assert!(!found.contains_key(text), "{text} was refused for certain");
-    }
+    check(&written.borrow(), &all[0]);
     for node in all {
         cluster.stop(node).await;
     }

@@ -4,6 +4,7 @@
 //! start-up; and bytes that were durable and cannot be read are an error that stops the node, never a silent cut.
 //! The formats are described in `node/docs/raft-log.md`.
 
+mod adaptor;
 pub mod error;
 mod files;
 pub mod frame;

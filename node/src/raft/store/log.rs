@@ -1,20 +1,18 @@
-//! The log as openraft sees it: appending with group sync, reading, truncating, purging, vote and commit mark.
+//! The durable log: appending with group sync, reading, truncating, purging, vote and commit mark.
 //!
 //! Keeps true: an append is confirmed only after its bytes are synced; appends that arrive while a sync runs share the
 //! next one; the first failed write or sync stops the log for good, and nothing is confirmed after it.
 
 use super::error::StoreError;
 use super::files::Closing;
-use super::memory::{Batch, Memory, Place, Record};
+use super::memory::{Batch, Encoded, Memory, Place, Record};
 use super::recover::{Located, Recovered};
 use super::segments::Segments;
 use super::slots::SlotFile;
-use crate::raft::limits::{APPEND_BUDGET_BYTES, MAX_ENTRY_BYTES};
+use crate::raft::limits::MAX_ENTRY_BYTES;
 use crate::raft::types::{Entry, LogId, TypeConfig, Vote};
-use openraft::storage::{IOFlushed, LogState, RaftLogStorage};
-use openraft::{OptionalSend, RaftLogReader};
+use openraft::storage::IOFlushed;
 use std::cell::RefCell;
-use std::fmt::Debug;
 use std::io;
 use std::ops::{Bound, RangeBounds};
 use std::path::{Path, PathBuf};
@@ -30,7 +28,7 @@ struct Disk {
 /// The durable log. A clone is another handle to the same log.
 #[derive(Clone)]
 pub struct LogStore {
-    memory: Rc<RefCell<Memory>>,
+    pub(super) memory: Rc<RefCell<Memory>>,
     disk: Rc<Mutex<Disk>>,
     /// Apart from `disk`, so that a vote never waits for a log that waits for room.
     vote: Rc<Mutex<SlotFile>>,
@@ -200,7 +198,7 @@ impl LogStore {
     }
 
     /// The entries in `range` that exist, at least one (if there is one) and no more than `max_bytes` of JSON.
-    async fn entries(
+    pub(super) async fn entries(
         &self,
         range: impl RangeBounds<u64>,
         max_bytes: usize,
@@ -275,7 +273,7 @@ impl LogStore {
     fn prepare(
         &self,
         entries: impl IntoIterator<Item = Entry>,
-    ) -> Result<(Vec<Record>, Vec<(u64, Vec<u8>)>), StoreError> {
+    ) -> Result<(Vec<Record>, Vec<Encoded>), StoreError> {
         let memory = self.memory.borrow();
         memory.check()?;
         let mut next = (!memory.records.is_empty()).then(|| memory.next());
@@ -311,7 +309,7 @@ impl LogStore {
     }
 
     /// On an error nothing was appended.
-    fn append_entries(
+    pub(super) fn append_entries(
         &self,
         entries: impl IntoIterator<Item = Entry>,
         done: IOFlushed<TypeConfig>,
@@ -338,7 +336,7 @@ impl LogStore {
         Ok(())
     }
 
-    async fn truncate(&self, keep: Option<LogId>) -> Result<(), StoreError> {
+    pub(super) async fn truncate(&self, keep: Option<LogId>) -> Result<(), StoreError> {
         let from = keep.map_or(0, |id| id.index + 1);
         let mut disk = self.disk.lock().await;
         self.flush_locked(&mut disk).await?;
@@ -364,7 +362,7 @@ impl LogStore {
         self.or_stop(cut)
     }
 
-    async fn purge_to(&self, upto: LogId) -> Result<(), StoreError> {
+    pub(super) async fn purge_to(&self, upto: LogId) -> Result<(), StoreError> {
         let mut disk = self.disk.lock().await;
         self.flush_locked(&mut disk).await?;
         if self
@@ -399,7 +397,7 @@ impl LogStore {
         self.or_stop(removed)
     }
 
-    async fn save_vote_synced(&self, vote: &Vote) -> Result<(), StoreError> {
+    pub(super) async fn save_vote_synced(&self, vote: &Vote) -> Result<(), StoreError> {
         let mut file = self.vote.lock().await;
         self.memory.borrow().check()?;
         let saved = file.save_synced(vote).await;
@@ -409,7 +407,10 @@ impl LogStore {
     }
 
     /// Saves the commit mark, but never past what is synced here: so the mark proves a shorter log corrupt.
-    async fn save_commit_mark(&self, committed: Option<LogId>) -> Result<(), StoreError> {
+    pub(super) async fn save_commit_mark(
+        &self,
+        committed: Option<LogId>,
+    ) -> Result<(), StoreError> {
         let Some(mut id) = committed else {
             return Ok(());
         };
@@ -437,75 +438,5 @@ impl LogStore {
         }
         let saved = self.committed.lock().await.save_hint(&id).await;
         self.or_stop(saved)
-    }
-}
-
-impl RaftLogReader<TypeConfig> for LogStore {
-    async fn try_get_log_entries<RB: RangeBounds<u64> + Clone + Debug + OptionalSend>(
-        &mut self,
-        range: RB,
-    ) -> Result<Vec<Entry>, io::Error> {
-        Ok(self.entries(range, usize::MAX).await?)
-    }
-
-    async fn read_vote(&mut self) -> Result<Option<Vote>, io::Error> {
-        Ok(self.memory.borrow().vote.clone())
-    }
-
-    async fn limited_get_log_entries(
-        &mut self,
-        start: u64,
-        end: u64,
-    ) -> Result<Vec<Entry>, io::Error> {
-        Ok(self.entries(start..end, APPEND_BUDGET_BYTES).await?)
-    }
-}
-
-impl RaftLogStorage<TypeConfig> for LogStore {
-    type LogReader = LogStore;
-
-    async fn get_log_state(&mut self) -> Result<LogState<TypeConfig>, io::Error> {
-        let memory = self.memory.borrow();
-        let last = memory.records.back().map(|record| record.id);
-        Ok(LogState {
-            last_purged_log_id: memory.purged,
-            last_log_id: last.or_else(|| memory.purged),
-        })
-    }
-
-    async fn get_log_reader(&mut self) -> LogStore {
-        self.clone()
-    }
-
-    async fn save_vote(&mut self, vote: &Vote) -> Result<(), io::Error> {
-        Ok(self.save_vote_synced(vote).await?)
-    }
-
-    async fn save_committed(&mut self, committed: Option<LogId>) -> Result<(), io::Error> {
-        Ok(self.save_commit_mark(committed).await?)
-    }
-
-    async fn read_committed(&mut self) -> Result<Option<LogId>, io::Error> {
-        Ok(self.memory.borrow().committed)
-    }
-
-    async fn append<I>(
-        &mut self,
-        entries: I,
-        callback: IOFlushed<TypeConfig>,
-    ) -> Result<(), io::Error>
-    where
-        I: IntoIterator<Item = Entry> + OptionalSend,
-        I::IntoIter: OptionalSend,
-    {
-        Ok(self.append_entries(entries, callback)?)
-    }
-
-    async fn truncate_after(&mut self, last_log_id: Option<LogId>) -> Result<(), io::Error> {
-        Ok(self.truncate(last_log_id).await?)
-    }
-
-    async fn purge(&mut self, log_id: LogId) -> Result<(), io::Error> {
-        Ok(self.purge_to(log_id).await?)
     }
 }

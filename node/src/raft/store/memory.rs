@@ -26,9 +26,12 @@ pub(super) struct Record {
     pub(super) entry: Option<Entry>,
 }
 
+/// An entry's index and its JSON.
+pub(super) type Encoded = (u64, Vec<u8>);
+
 /// Entries of one append that wait for the next sync.
 pub(super) struct Batch {
-    pub(super) entries: Vec<(u64, Vec<u8>)>,
+    pub(super) entries: Vec<Encoded>,
     pub(super) done: IOFlushed<TypeConfig>,
 }
 

@@ -7,7 +7,7 @@
 use super::error::StoreError;
 use super::files::{Closing, sync_dir, wait_for_room, write_all};
 use super::frame::{self, SegmentHeader};
-use super::memory::Place;
+use super::memory::{Encoded, Place};
 use super::recover::{FoundSegment, segment_path};
 use crate::raft::limits::SEGMENT_BYTES;
 use glommio::io::{BufferedFile, OpenOptions};
@@ -177,7 +177,7 @@ impl Segments {
     /// After an error nothing is known about what is on disk.
     pub(super) async fn append<'a>(
         &mut self,
-        entries: impl Iterator<Item = &'a (u64, Vec<u8>)>,
+        entries: impl Iterator<Item = &'a Encoded>,
     ) -> Result<Vec<(u64, Place)>, StoreError> {
         let mut places = Vec::new();
         let mut group = Vec::new();
