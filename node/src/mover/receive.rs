@@ -1,11 +1,11 @@
 //! Bytes of a copy: from the source's bulk channel into the staged files.
 //!
 //! What this file keeps true: bytes are staged in order and verified as they arrive; what was staged
-//! before a failure stays; memory is bounded by the writes in flight; only an unfrozen copy waits
+//! before a failure stays, and what was staged a moment ago survives a crash; memory is bounded by the writes in flight; only an unfrozen copy waits
 //! for the rate limit.
 
 use super::interrupt::Interrupt;
-use super::limits::{AHEAD, CHUNK_BYTES, RANGE_BYTES, RENEW_MS, STREAMS};
+use super::limits::{AHEAD, CHECKPOINT_MS, CHUNK_BYTES, RANGE_BYTES, RENEW_MS, STREAMS};
 use super::source::{NotMember, Source};
 use super::throttle::Throttle;
 use crate::metrics::{Direction, DirectionLabel, Metrics};
@@ -123,7 +123,7 @@ impl Receive<'_> {
         let lanes = streams.len().max(1);
         let (mut next_ask, mut next_read) = (0, 0);
         let mut copied = 0;
-        let mut renewed = Instant::now();
+        let (mut renewed, mut saved) = (Instant::now(), Instant::now());
         while !(waiting.is_empty() && asked.is_empty()) {
             while asked.len() < lanes * AHEAD
                 && let Some(piece) = waiting.front().copied()
@@ -144,6 +144,10 @@ impl Receive<'_> {
             next_read += 1;
             copied += piece.len;
             self.renew_if_due(&mut renewed);
+            if self.renew.is_none() && saved.elapsed() >= Duration::from_millis(CHECKPOINT_MS) {
+                staging.sync().await?;
+                saved = Instant::now();
+            }
         }
         Ok(copied)
     }
