@@ -6,7 +6,7 @@
 mod bulk_source;
 
 use bulk_source::{MOVE, Source, bytes, copy, key, range, refused, run};
-use narad_wire::bulk::{BulkError, BulkStatus, BulkStream};
+use narad_wire::bulk::{BulkError, BulkStatus, BulkStream, RangeRequest};
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::time::Duration;
@@ -158,6 +158,20 @@ fn a_rate_limit_slows_and_lifting_it_speeds_up_again() {
     source.server.set_rate_bytes_per_s(rate);
     let limited = time(&source);
     assert!(limited > free * 4, "{limited:?} against {free:?}");
+    let start = std::time::Instant::now();
+    let addr = source.addr.clone();
+    run(async move {
+        let mut stream = BulkStream::connect(&addr).await.unwrap();
+        let drained = RangeRequest {
+            drain: true,
+            ..range(0, 0, len)
+        };
+        stream.request(drained).await.unwrap();
+        let mut buf = vec![0; usize::try_from(len).unwrap()];
+        assert_eq!(stream.read_into(&mut buf).await.unwrap(), buf.len());
+    });
+    let drain = start.elapsed();
+    assert!(drain < limited / 2, "{drain:?} against {limited:?}");
     source.server.set_rate_bytes_per_s(0);
     let again = time(&source);
     assert!(again < limited / 2, "{again:?} against {limited:?}");

@@ -116,6 +116,7 @@ impl Receive<'_> {
             segment: first.segment,
             from: 0,
             len: 0,
+            drain: self.renew.is_some(),
         };
         let mut waiting = pieces(ranges, template);
         self.connect(streams, waiting.len().min(STREAMS)).await?;

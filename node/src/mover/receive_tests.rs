@@ -37,6 +37,7 @@ fn pieces_cover_the_ranges_in_order_without_overlap() {
         segment: segment(0),
         from: 0,
         len: 0,
+        drain: false,
     };
     let pieces = pieces(&ranges, template);
     assert_eq!(pieces.len(), 4);

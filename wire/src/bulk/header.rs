@@ -11,7 +11,7 @@
 //! | kind (1: range) | 2 | | status | 2 |
 //! | topic incarnation | 8 | | CRC of the request that it answers | 4 |
 //! | partition | 4 | | zero | 4 |
-//! | zero | 4 | | from | 8 |
+//! | flags (1: drain) | 4 | | from | 8 |
 //! | move id | 8 | | bytes that follow | 8 |
 //! | token | 8 | | durable length at the source | 8 |
 //! | segment base, segment epoch | 16 | | zero | 4 |
@@ -32,6 +32,7 @@ pub const VERSION: u16 = 1;
 const REQUEST_MAGIC: [u8; 4] = *b"NRDQ";
 const RESPONSE_MAGIC: [u8; 4] = *b"NRDA";
 const KIND_RANGE: u16 = 1;
+const FLAG_DRAIN: u32 = 1;
 
 /// A request for bytes of one segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,6 +50,8 @@ pub struct RangeRequest {
     /// Bytes wanted; a multiple of 512, at least 512, at most
     /// [`RANGE_MAX_BYTES`](crate::limits::RANGE_MAX_BYTES).
     pub len: u64,
+    /// The partition is frozen and waits for these bytes: no rate limit applies to them.
+    pub drain: bool,
 }
 
 /// How a request was answered. The numbers are stable.
@@ -232,7 +235,8 @@ impl RangeRequest {
         w.put(&KIND_RANGE.to_le_bytes());
         w.put(&self.key.topic.0.to_le_bytes());
         w.put(&self.key.partition.0.to_le_bytes());
-        w.put(&[0; 4]);
+        let flags = if self.drain { FLAG_DRAIN } else { 0 };
+        w.put(&flags.to_le_bytes());
         w.put(&self.move_id.0.to_le_bytes());
         w.put(&self.token.to_le_bytes());
         w.put(&self.segment.base.0.to_le_bytes());
@@ -260,7 +264,8 @@ impl RangeRequest {
         }
         let topic = TopicId(r.u64());
         let partition = PartitionIndex(r.u32());
-        let _zero = r.u32();
+        // Flags of a newer peer that are not known here change nothing.
+        let drain = r.u32() & FLAG_DRAIN != 0;
         let request = Self {
             key: PartitionKey { topic, partition },
             move_id: MoveId(r.u64()),
@@ -271,6 +276,7 @@ impl RangeRequest {
             },
             from: r.u64(),
             len: r.u64(),
+            drain,
         };
         let _zero = r.u32();
         Ok((request, r.u32()))
@@ -341,6 +347,7 @@ mod tests {
             },
             from: 512,
             len: 1 << 20,
+            drain: true,
         }
     }
 

@@ -208,7 +208,9 @@ fn send_range(
     while sent < len {
         let left = usize::try_from(len - sent).unwrap_or(usize::MAX);
         let chunk = left.min(sender.chunk());
-        shared.pace(chunk);
+        if !request.drain {
+            shared.pace(chunk);
+        }
         if sent > 0 && (shared.is_stopping() || shared.sessions.grant(request).is_err()) {
             return Err(StreamEnd::Closed { sent, len });
         }

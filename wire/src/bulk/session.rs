@@ -188,6 +188,7 @@ mod tests {
             segment: segment(0),
             from,
             len,
+            drain: false,
         }
     }
 

@@ -67,6 +67,7 @@ pub fn range(base: u64, from: u64, len: u64) -> RangeRequest {
         segment: segment(base),
         from,
         len,
+        drain: false,
     }
 }
 
