@@ -92,6 +92,13 @@ impl Node {
         i32::try_from(child.id()).expect("a pid")
     }
 
+    /// Changes an argument (`--name=value`) of its next start.
+    pub fn set(&mut self, name: &str, value: &str) {
+        let prefix = format!("{name}=");
+        self.args.retain(|word| !word.starts_with(&prefix));
+        self.args.push(format!("{prefix}{value}"));
+    }
+
     pub fn start(&mut self) {
         assert!(self.child.is_none(), "{} runs already", self.id);
         let log = File::options()
@@ -226,8 +233,11 @@ impl Cluster {
             "--cpus=none".to_owned(),
             "--shards=1".to_owned(),
         ];
+        // A test may choose its own number of shards.
+        let chosen = more.iter().any(|word| word.starts_with("--shards"));
         let args = own
             .into_iter()
+            .filter(|word| !chosen || !word.starts_with("--shards"))
             .chain(QUICK.iter().map(|&word| word.to_owned()))
             .chain(more.iter().map(|&word| word.to_owned()))
             .collect();
