@@ -12,6 +12,7 @@ pub mod error;
 pub mod interrupt;
 pub mod lines;
 pub mod moves;
+pub mod offline;
 pub mod output;
 pub mod produce;
 pub mod replay;
@@ -40,6 +41,8 @@ pub fn run() -> ExitCode {
             clap_complete::generate(shell, &mut Cli::command(), "narad", &mut std::io::stdout());
             ExitCode::SUCCESS
         }
+        Command::Verify(args) => finish(offline::verify(&args, cli.global.json), cli.global.json),
+        Command::Dump(args) => finish(offline::dump(&args), cli.global.json),
         command => {
             let json = cli.global.json;
             finish(client(cli.global, command), json)
@@ -92,7 +95,7 @@ async fn dispatch(global: GlobalArgs, command: Command, mut interrupt: Interrupt
         Command::Consume(args) => consume::run(&session, args, &mut interrupt).await,
         Command::Replay(args) => replay::run(&session, args, &mut interrupt).await,
         Command::Cluster(command) => cluster::run(&session, command, &mut interrupt).await,
-        Command::Serve(_) | Command::Completions { .. } => {
+        Command::Serve(_) | Command::Completions { .. } | Command::Verify(_) | Command::Dump(_) => {
             unreachable!("handled before an executor is made")
         }
     }

@@ -66,6 +66,10 @@ pub enum Command {
     /// See and change the cluster
     #[command(subcommand)]
     Cluster(ClusterCommand),
+    /// Check the files of a node that does not run; changes nothing
+    Verify(VerifyArgs),
+    /// Print the frames of one segment or WAL file; changes nothing
+    Dump(DumpArgs),
     /// Print a completion script for a shell
     Completions {
         /// The shell
@@ -243,6 +247,20 @@ pub struct DecommissionArgs {
     /// Only show what would be moved where
     #[arg(long)]
     pub dry_run: bool,
+}
+
+/// `narad verify`.
+#[derive(Debug, Args)]
+pub struct VerifyArgs {
+    /// A node's data directory, or any directory inside it
+    pub dir: PathBuf,
+}
+
+/// `narad dump`.
+#[derive(Debug, Args)]
+pub struct DumpArgs {
+    /// A segment (.seg) or WAL file
+    pub file: PathBuf,
 }
 
 /// A partition as a person names it: `TOPIC/P`.
