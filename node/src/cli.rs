@@ -72,6 +72,9 @@ fn finish(result: CliResult, as_json: bool) -> ExitCode {
 
 /// Runs a command that talks to a node, on an executor of its own.
 fn client(global: GlobalArgs, command: Command) -> CliResult {
+    if let Command::Replay(args) = &command {
+        replay::check(args)?;
+    }
     let interrupt = Interrupt::install();
     let executor = glommio::LocalExecutorBuilder::new(glommio::Placement::Unbound)
         .io_memory(IO_MEMORY_BYTES)

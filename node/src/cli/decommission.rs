@@ -128,6 +128,7 @@ async fn watch(
     progress: &ProgressBar,
 ) -> CliResult {
     let mut min_voters_looks = 0;
+    let mut last_hold = String::new();
     let mut last: Option<(Trace, Instant)> = None;
     loop {
         let view = session.members().await?;
@@ -145,6 +146,11 @@ async fn watch(
             Look::Going => min_voters_looks = 0,
         }
         let member = member.expect("a node that is not out is a member");
+        if member.held != last_hold {
+            // Whatever else holds it (deliveries, reclaim, leadership) still changes.
+            min_voters_looks = 0;
+            last_hold.clone_from(&member.held);
+        }
         if min_voters_looks >= MIN_VOTERS_LOOKS {
             return Err(held(node, &member.held, "it is drained, and owns nothing"));
         }

@@ -18,6 +18,20 @@ use serde_json::{Map, Value};
 /// Records asked for at a time.
 const BATCH_RECORDS: u32 = 10_000;
 
+/// Refuses a range that makes no sense, before any node is asked.
+///
+/// # Errors
+/// [`CliError`] of wrong usage.
+pub fn check(args: &ReplayArgs) -> CliResult {
+    if args.to.is_some_and(|to| to < args.from) {
+        return Err(CliError::usage(
+            "--to lies before --from",
+            "offsets count upwards",
+        ));
+    }
+    Ok(())
+}
+
 /// Runs the command.
 ///
 /// # Errors
@@ -25,12 +39,6 @@ const BATCH_RECORDS: u32 = 10_000;
 pub async fn run(session: &Session, args: ReplayArgs, interrupt: &mut Interrupt) -> CliResult {
     let mut out = Out::new();
     let to = args.to.unwrap_or(u64::MAX);
-    if to < args.from {
-        return Err(CliError::usage(
-            "--to lies before --from",
-            "offsets count upwards",
-        ));
-    }
     let (mut at, mut printed, mut skipped) = (args.from, 0_u64, 0_u64);
     while at < to {
         let max_bytes = u32::try_from(READ_MAX_BYTES).expect("the limit fits");

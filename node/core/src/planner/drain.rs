@@ -87,7 +87,7 @@ impl fmt::Display for DrainHold {
             Self::LearnerFirst(id) => write!(f, "learner {id} is being made a voter first"),
             Self::MinVoters { voters, min } => write!(
                 f,
-                "votes, and only {} of at least {min} voters would be left: add a node",
+                "MinVoters: {} voters would be left, and at least {min} must stay: add a node",
                 voters - 1
             ),
             Self::Quorum { alive, needed } => write!(
