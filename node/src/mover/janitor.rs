@@ -7,9 +7,10 @@
 use super::limits::KEEP_STAGING_MS;
 use super::source::Source;
 use super::{Mover, told};
-use narad_core::ids::{Epoch, MoveId, NodeId, PartitionKey, TopicId};
+use narad_core::ids::{Epoch, MoveId, NodeId, PartitionIndex, PartitionKey, TopicId};
 use narad_core::meta::MetaState;
 use narad_storage::layout;
+use std::path::Path;
 use std::rc::Rc;
 use std::time::{Duration, SystemTime};
 
@@ -58,30 +59,39 @@ impl Mover {
     async fn sweep_now(&self) -> Result<(), String> {
         let text = |error: &dyn std::fmt::Display| error.to_string();
         let found = layout::scan(&self.root).await.map_err(|e| text(&e))?;
+        let idle = |key| !self.running.borrow().contains_key(&key);
         let left: Vec<_> = found
             .stagings
             .into_iter()
-            .filter(|staging| !self.running.borrow().contains_key(&staging.key))
+            .filter(|staging| idle(staging.key))
             .collect();
-        if left.is_empty() {
+        let asides: Vec<_> = found
+            .asides
+            .into_iter()
+            .filter_map(|path| Some((key_of(&path)?, path)))
+            .filter(|(key, _)| idle(*key))
+            .collect();
+        if left.is_empty() && asides.is_empty() {
             return Ok(());
         }
         self.ctx.barrier().await.map_err(|e| text(&e))?;
         let state = self.ctx.state();
         for staging in left {
-            let gone = match fate(&self.ctx.id, &state, staging.key) {
-                Fate::Keep => false,
-                Fate::Delete => true,
-                Fate::AskOwner { owner, epoch } => {
-                    old_enough(&staging.path) && self.serves(staging.key, owner, epoch).await
-                }
-            };
+            let gone = self.may_go(&state, staging.key, &staging.path).await;
             // A move may have begun while the owner was asked.
-            if gone && !self.running.borrow().contains_key(&staging.key) {
+            if gone && idle(staging.key) {
                 layout::delete_staging(&self.root, staging.key, staging.move_id)
                     .await
                     .map_err(|e| text(&e))?;
                 tracing::info!(key = %staging.key, move_id = %staging.move_id, "left-over staging deleted");
+            }
+        }
+        for (key, path) in asides {
+            if self.may_go(&state, key, &path).await && idle(key) {
+                layout::delete_asides(&self.root, key)
+                    .await
+                    .map_err(|e| text(&e))?;
+                tracing::info!(%key, "bytes that were set aside are deleted: the partition is served");
             }
         }
         let recorded = state
@@ -90,6 +100,16 @@ impl Mover {
             .collect();
         told::forget_others(&self.root, recorded).await;
         Ok(())
+    }
+
+    async fn may_go(&self, state: &MetaState, key: PartitionKey, path: &Path) -> bool {
+        match fate(&self.ctx.id, state, key) {
+            Fate::Keep => false,
+            Fate::Delete => true,
+            Fate::AskOwner { owner, epoch } => {
+                old_enough(path) && self.serves(key, owner, epoch).await
+            }
+        }
     }
 
     async fn serves(&self, key: PartitionKey, owner: NodeId, epoch: Epoch) -> bool {
@@ -104,8 +124,19 @@ impl Mover {
     }
 }
 
+/// The partition that a directory's name begins with: `tT-pP-…`.
+fn key_of(path: &Path) -> Option<PartitionKey> {
+    let mut parts = path.file_name()?.to_str()?.split('-');
+    let topic = parts.next()?.strip_prefix('t')?.parse().ok()?;
+    let partition = parts.next()?.strip_prefix('p')?.parse().ok()?;
+    Some(PartitionKey {
+        topic: TopicId(topic),
+        partition: PartitionIndex(partition),
+    })
+}
+
 /// Nothing in the directory changed for long enough. An unreadable time counts as new.
-fn old_enough(path: &std::path::Path) -> bool {
+fn old_enough(path: &Path) -> bool {
     let modified = std::fs::metadata(path).and_then(|meta| meta.modified());
     modified
         .ok()
@@ -116,8 +147,9 @@ fn old_enough(path: &std::path::Path) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use narad_core::ids::{PartitionIndex, RaftIndex, TopicName};
+    use narad_core::ids::{RaftIndex, TopicName};
     use narad_core::meta::{Assignment, MoveTarget, Topic, TopicSettings};
+    use std::sync::Arc;
 
     fn state(owner: &str, target: Option<&str>, opened: bool) -> MetaState {
         let node = |name: &str| NodeId(name.into());
@@ -148,8 +180,6 @@ mod tests {
         state
     }
 
-    use std::sync::Arc;
-
     #[test]
     fn staging_goes_only_when_nobody_can_need_it() {
         let me = NodeId("b".into());
@@ -173,5 +203,18 @@ mod tests {
             Fate::Keep,
             "a topic that is not applied here yet"
         );
+    }
+
+    #[test]
+    fn a_directory_tells_its_partition() {
+        let key = |name: &str| key_of(Path::new(name));
+        let expected = PartitionKey {
+            topic: TopicId(5),
+            partition: PartitionIndex(2),
+        };
+        assert_eq!(key("/x/aside/t5-p2-m9-0"), Some(expected));
+        for foreign in ["/x/lost+found", "/x/t5", "/x/5-2", "/"] {
+            assert_eq!(key(foreign), None, "{foreign}");
+        }
     }
 }
