@@ -23,8 +23,8 @@ use std::time::Duration;
 const IO_MEMORY_BYTES: usize = 256 << 10;
 /// How long a task may run before the executor looks at its timers; see above for why it is long.
 const PREEMPT: Duration = Duration::from_millis(100);
-/// Bound of a sleep through ready work. It costs about 0.2 % of a core an executor.
-const WATCHDOG: Duration = Duration::from_millis(50);
+/// Bound of a sleep through ready work. It costs about 0.1 % of a core an executor.
+const WATCHDOG: Duration = Duration::from_millis(100);
 /// Threads for calls that block (rename, remove, truncate), an executor: two, so that the removal
 /// of a large copy does not hold up a rename.
 const BLOCKING_THREADS: usize = 2;

@@ -4,6 +4,7 @@
 //! handle; every wait has a generous bound and asserts nothing about time; data of a failed test
 //! stays, with the end of every log printed.
 #![allow(dead_code, reason = "each test binary uses its own part")]
+#![allow(missing_docs, unreachable_pub, reason = "shared by test binaries only")]
 
 use serde_json::Value;
 use std::fs::File;
