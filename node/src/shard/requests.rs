@@ -159,6 +159,13 @@ impl Shard {
                 let result = self.replay(key, from, to, max_records, max_bytes).await;
                 let _ = answer.send(result);
             }
+            other => self.in_time_for_move(other).await,
+        }
+    }
+
+    /// What the mover of this node, or of another one, asks.
+    async fn in_time_for_move(self: &Rc<Self>, request: ShardRequest) {
+        match request {
             ShardRequest::OpenCopy {
                 key,
                 epoch,
@@ -187,7 +194,12 @@ impl Shard {
             ShardRequest::Serve { copy, answer } => {
                 let _ = answer.send(self.serve_copy(copy).await);
             }
-            ShardRequest::RefreshCopy { .. }
+            ShardRequest::Append { .. }
+            | ShardRequest::Dispatched { .. }
+            | ShardRequest::Consume { .. }
+            | ShardRequest::Settle { .. }
+            | ShardRequest::Replay { .. }
+            | ShardRequest::RefreshCopy { .. }
             | ShardRequest::Freeze { .. }
             | ShardRequest::RenewFreeze { .. }
             | ShardRequest::CloseCopy { .. }

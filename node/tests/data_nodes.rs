@@ -1,0 +1,159 @@
+//! Records that cross nodes: through an ingress WAL, to a consumer of another node, and over the
+//! death of either side.
+
+#[path = "support/client.rs"]
+mod client;
+mod support;
+
+use client::{ask, drain, text, three_nodes, topic, value, with_client};
+use narad_core::ids::{Offset, PartitionIndex};
+use narad_wire::client::calls::ReplayRequest;
+use narad_wire::client::{Client, Produced, TopicSettingsView};
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+#[test]
+fn any_node_takes_any_record_and_any_node_delivers_it() {
+    let (mut cluster, addrs) = three_nodes("data-any-node");
+    let to = addrs.clone();
+    let wanted = with_client(addrs.clone(), async move |client| {
+        topic(&client, "orders", 6, TopicSettingsView::default()).await;
+        let owners: BTreeSet<String> = client
+            .describe_topic("orders")
+            .await
+            .unwrap()
+            .partitions
+            .iter()
+            .map(|p| p.owner.clone())
+            .collect();
+        assert!(owners.len() >= 2, "partitions on several nodes: {owners:?}");
+        let mut wanted = BTreeSet::new();
+        let (mut committed, mut accepted) = (0, 0);
+        for (n, addr) in to.iter().enumerate() {
+            let at = Client::new(vec![addr.clone()]);
+            for partition in 0..6 {
+                let name = format!("n{n}-p{partition}");
+                let named = Some(PartitionIndex(partition));
+                let results = at
+                    .produce_once("orders", &[text(&name)], named)
+                    .await
+                    .unwrap();
+                match results[0].as_ref().unwrap() {
+                    Produced::Committed { partition: at, .. } => {
+                        assert_eq!(at.0, partition, "a named partition is never changed");
+                        committed += 1;
+                    }
+                    Produced::Accepted => accepted += 1,
+                }
+                wanted.insert(name);
+            }
+        }
+        assert_eq!(committed + accepted, 18);
+        assert!(committed > 0 && accepted > 0, "{committed} {accepted}");
+        wanted
+    });
+    let (one, other) = (addrs[0].clone(), addrs[1].clone());
+    let expected = wanted.clone();
+    with_client(vec![one], async move |client| {
+        let seen = drain(&client, "orders", &expected).await;
+        assert_eq!(seen.keys().cloned().collect::<BTreeSet<_>>(), expected);
+        // Each in the partition that its producer named, and only once.
+        for partition in 0..6 {
+            let batch = client
+                .replay_once(
+                    "orders",
+                    ReplayRequest {
+                        partition: PartitionIndex(partition),
+                        from: Offset(0),
+                        to: Offset(u64::MAX),
+                        max_records: 100,
+                        max_bytes: 1 << 20,
+                    },
+                )
+                .await
+                .unwrap();
+            let values: Vec<String> = batch
+                .records
+                .iter()
+                .map(|one| String::from_utf8(one.record.value.clone()).unwrap())
+                .collect();
+            assert_eq!(values.len(), 3, "{values:?}");
+            assert!(
+                values
+                    .iter()
+                    .all(|v| v.ends_with(&format!("-p{partition}")))
+            );
+        }
+        // A parked consumer is woken by a record that another node's partition gets.
+        let producer = Client::new(vec![other]);
+        let parked = glommio::spawn_local(async move {
+            client.consume_once("orders", ask(6, 60_000)).await.unwrap()
+        });
+        glommio::timer::sleep(Duration::from_millis(200)).await;
+        for partition in 0..6 {
+            producer
+                .produce_once("orders", &[text("late")], Some(PartitionIndex(partition)))
+                .await
+                .unwrap()[0]
+                .as_ref()
+                .unwrap();
+        }
+        assert_eq!(value(&parked.await[0]), "late");
+    });
+    cluster.nodes.iter_mut().for_each(|node| {
+        assert!(node.stop().success(), "{}", node.log());
+    });
+}
+
+#[test]
+fn records_for_a_stopped_owner_wait_in_the_wal_and_arrive_when_it_is_back() {
+    let (mut cluster, addrs) = three_nodes("data-wal");
+    let to = addrs.clone();
+    let owner = with_client(addrs.clone(), async move |client| {
+        topic(&client, "orders", 3, TopicSettingsView::default()).await;
+        let described = client.describe_topic("orders").await.unwrap();
+        let first = Client::new(vec![to[0].clone()]);
+        let me = first.info().await.unwrap().id;
+        let other = described.partitions.iter().find(|p| p.owner != me);
+        let other = other.expect("another node owns one");
+        (other.owner.clone(), other.index)
+    });
+    let (owner, partition) = owner;
+    cluster.node(&owner).kill();
+    let at = vec![addrs[0].clone()];
+    let wanted = with_client(at.clone(), async move |client| {
+        let mut wanted = BTreeSet::new();
+        let servers = client
+            .servers()
+            .iter()
+            .map(|server| server.to_string())
+            .collect::<Vec<_>>();
+        for n in 0..100 {
+            // A connection each: the kernel spreads them over the shards, and their WALs.
+            let client = Client::new(servers.clone());
+            let name = format!("w{n}");
+            let named = Some(PartitionIndex(partition));
+            let results = client
+                .produce_once("orders", &[text(&name)], named)
+                .await
+                .unwrap();
+            assert_eq!(*results[0].as_ref().unwrap(), Produced::Accepted);
+            wanted.insert(name);
+        }
+        wanted
+    });
+    // The node that took them is killed as well: they are on its disk. It comes back with fewer
+    // shards, so one of them adopts the other's WAL.
+    let first = cluster.nodes[0].id.clone();
+    cluster.node(&first).kill();
+    cluster.node(&first).set("--shards", "1");
+    cluster.node(&first).start();
+    cluster.node(&owner).start();
+    cluster.wait_ready();
+    with_client(at, async move |client| {
+        let seen = drain(&client, "orders", &wanted).await;
+        assert!(seen.len() >= wanted.len());
+    });
+    let log = cluster.node(&first).log();
+    assert!(log.contains("is adopted"), "{log}");
+}
