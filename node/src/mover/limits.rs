@@ -28,6 +28,9 @@ pub(super) const RENEW_MS: u64 = 1_000;
 /// A long pass makes durable what it has staged this often, in ms: what a crash costs.
 pub(super) const CHECKPOINT_MS: u64 = 2_000;
 
+/// The same trouble of a move is logged this often, in ms.
+pub(super) const TROUBLE_LOG_MS: u64 = 30_000;
+
 /// Finished moves that are remembered.
 pub(super) const HISTORY: usize = 64;
 /// How often the clocks of dead owners are looked at, in ms.

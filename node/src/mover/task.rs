@@ -6,7 +6,7 @@
 
 use super::Mover;
 use super::history::{Facts, view};
-use super::limits::TICK_MS;
+use super::limits::{TICK_MS, TROUBLE_LOG_MS};
 use super::work::Work;
 use crate::clock::mono_ms;
 use futures::FutureExt;
@@ -86,6 +86,7 @@ pub(super) async fn run(mover: Rc<Mover>, mut machine: TargetMove, running: Rc<R
     let work = Work::new(mover.clone(), key, move_id, machine.epoch(), owner);
     let mut meta = mover.ctx.meta.clone();
     let mut dead = DeadOwner::default();
+    let mut troubles = Troubles::default();
     let mut operation: Option<LocalBoxFuture<'_, TargetInput>> = None;
     let mut inputs = VecDeque::from([TargetInput::Start]);
     let outcome = loop {
@@ -93,7 +94,7 @@ pub(super) async fn run(mover: Rc<Mover>, mut machine: TargetMove, running: Rc<R
         while let Some(input) = inputs.pop_front() {
             for effect in machine.step(input) {
                 match effect {
-                    TargetEffect::Report(report) => log(&machine, &report),
+                    TargetEffect::Report(report) => troubles.log(&machine, report),
                     TargetEffect::Interrupt => work.interrupt.stop(),
                     TargetEffect::Done { outcome } => ended = Some(outcome),
                     wanted => {
@@ -194,6 +195,30 @@ async fn finish(
     }
 }
 
+/// What was logged last of what holds the move up: the same again is said now and then only.
+#[derive(Default)]
+struct Troubles {
+    last: Option<(String, Instant)>,
+}
+
+impl Troubles {
+    fn log(&mut self, machine: &TargetMove, report: Report) {
+        let Report::Trouble { why } = report else {
+            return log(machine, &report);
+        };
+        let pause = Duration::from_millis(TROUBLE_LOG_MS);
+        let said = self
+            .last
+            .as_ref()
+            .is_some_and(|(last, at)| *last == why && at.elapsed() < pause);
+        if said {
+            return;
+        }
+        tracing::warn!(key = %machine.key(), move_id = %machine.move_id(), why, "move held up; trying again");
+        self.last = Some((why, Instant::now()));
+    }
+}
+
 fn log(machine: &TargetMove, report: &Report) {
     let (key, move_id) = (machine.key(), machine.move_id());
     match report {
@@ -212,9 +237,7 @@ fn log(machine: &TargetMove, report: &Report) {
         Report::NotConverged { tail, why } => {
             tracing::warn!(%key, %move_id, tail, ?why, "not converged: the tail is drained in the freeze");
         }
-        Report::Trouble { why } => {
-            tracing::warn!(%key, %move_id, why, "move held up; trying again");
-        }
+        Report::Trouble { .. } => unreachable!("logged by its caller, which remembers it"),
         Report::Promoting {
             deaths,
             staged_end,

@@ -188,6 +188,8 @@ impl Work {
         let flip = matches!(command, Command::CompleteMove { .. });
         if matches!(command, Command::ForcePromote { .. }) {
             self.promoted.set(true);
+            // What an earlier handoff of this move measured is not a part of this flip.
+            self.freeze.set(Freeze::default());
         } else if flip {
             self.promoted.set(false);
         }
