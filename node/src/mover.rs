@@ -19,11 +19,10 @@ use crate::context::NodeContext;
 use crate::messages::MoverRequest;
 use futures::future::{Either, select};
 use history::History;
-use narad_core::defaults::MAX_MOVES_IN;
 use narad_core::ids::PartitionKey;
 use narad_core::meta::MetaState;
-use narad_core::moves::FoundInstalled;
 use narad_core::moves::target::TargetMove;
+use narad_core::moves::{CatchUpLimits, FoundInstalled};
 use narad_storage::{Options, StorageError, layout};
 use narad_wire::pool::PeerPool;
 use narad_wire::view::MoveView;
@@ -70,7 +69,10 @@ pub async fn run(
 ) -> Result<(), MoverError> {
     let root = ctx.config.data_dir.clone();
     narad_storage::prepare_executor(&root).await?;
-    let options = Options::default();
+    let options = Options {
+        segment_bytes: ctx.config.storage.segment_bytes,
+        ..Options::default()
+    };
     let found = installed(&root).await?;
     let mover = Rc::new(Mover {
         pool: PeerPool::new(ctx.id.clone(), ctx.incarnation),
@@ -155,7 +157,8 @@ impl Mover {
         for found in self.found.take() {
             let assignment = state.assignment(found.copy.key);
             let id = self.ctx.id.clone();
-            let worker = TargetMove::found_installed(id, found, state.applied, assignment);
+            let worker = TargetMove::found_installed(id, found, state.applied, assignment)
+                .with_limits(self.limits());
             self.begin(worker);
         }
         for (key, assignment) in state.assignments() {
@@ -165,13 +168,23 @@ impl Mover {
             if target.node != self.ctx.id || self.running.borrow().contains_key(&key) {
                 continue;
             }
-            if self.running.borrow().len() >= MAX_MOVES_IN {
+            if self.running.borrow().len() >= self.ctx.config.moves.max_in {
                 // The end of a running one looks here again.
                 break;
             }
             let id = self.ctx.id.clone();
-            let worker = TargetMove::new(id, key, target.move_id, state.applied, assignment);
+            let worker = TargetMove::new(id, key, target.move_id, state.applied, assignment)
+                .with_limits(self.limits());
             self.begin(worker);
+        }
+    }
+
+    fn limits(&self) -> CatchUpLimits {
+        let moves = &self.ctx.config.moves;
+        CatchUpLimits {
+            freeze_budget_ms: moves.freeze_budget_ms,
+            lag_bound_max_bytes: moves.lag_bound_max_bytes,
+            passes_max: moves.passes_max,
         }
     }
 

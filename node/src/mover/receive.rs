@@ -200,7 +200,8 @@ impl Receive<'_> {
         let Some((source, handoff_id)) = self.renew else {
             return;
         };
-        if renewed.elapsed() < Duration::from_millis(RENEW_MS) {
+        let ttl_ms = source.ctx.config.moves.freeze_ttl_ms;
+        if renewed.elapsed() < Duration::from_millis(RENEW_MS.min(ttl_ms / 5)) {
             return;
         }
         *renewed = Instant::now();

@@ -160,7 +160,8 @@ impl Source {
         write_partition_key(request.get().init_partition(), self.key);
         request.get().set_move_id(self.move_id.0);
         request.get().set_handoff_id(handoff_id.0);
-        let deadline = Duration::from_millis(FREEZE_CALL_MS);
+        let ttl_ms = self.ctx.config.moves.freeze_ttl_ms;
+        let deadline = Duration::from_millis(FREEZE_CALL_MS.min(ttl_ms / 5 * 4));
         let result = call(deadline, request.send(), |answer| {
             check(answer.has_error(), answer.get_error())?;
             Ok(Capture {

@@ -11,7 +11,6 @@ use super::work::Work;
 use crate::clock::mono_ms;
 use futures::FutureExt;
 use futures::future::{Either, LocalBoxFuture, select};
-use narad_core::defaults::FORCE_PROMOTE_AFTER_MS;
 use narad_core::ids::{DeathGeneration, MonoMs};
 use narad_core::meta::{MemberStatus, MetaState};
 use narad_core::moves::MoveOutcome;
@@ -24,8 +23,9 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 /// Since when the owner is dead, as this node saw it.
-#[derive(Default)]
 struct DeadOwner {
+    /// How long a death must last before the copy may be promoted.
+    wait_ms: u64,
     seen: Option<(DeathGeneration, MonoMs)>,
     told: bool,
 }
@@ -50,7 +50,7 @@ impl DeadOwner {
         };
         match self.seen {
             Some((seen, since)) if seen == deaths => {
-                if self.told || now.since(since) < FORCE_PROMOTE_AFTER_MS {
+                if self.told || now.since(since) < self.wait_ms {
                     return None;
                 }
                 self.told = true;
@@ -85,7 +85,11 @@ pub(super) async fn run(mover: Rc<Mover>, mut machine: TargetMove, running: Rc<R
     let owner = machine.from().clone();
     let work = Work::new(mover.clone(), key, move_id, machine.epoch(), owner);
     let mut meta = mover.ctx.meta.clone();
-    let mut dead = DeadOwner::default();
+    let mut dead = DeadOwner {
+        wait_ms: mover.ctx.config.timings.force_promote_after_ms,
+        seen: None,
+        told: false,
+    };
     let mut troubles = Troubles::default();
     let mut operation: Option<LocalBoxFuture<'_, TargetInput>> = None;
     let mut inputs = VecDeque::from([TargetInput::Start]);

@@ -93,7 +93,8 @@ impl Partition {
             state.applied,
             state.assignment(copy.key),
             mono_ms(),
-        );
+        )
+        .with_freeze_ttl_ms(ctx.config.moves.freeze_ttl_ms);
         Self {
             copy,
             log,

@@ -46,9 +46,31 @@ pub enum Stall {
     Passes,
 }
 
+/// What an operator may choose about a catch-up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CatchUpLimits {
+    /// How long a freeze should last, in ms.
+    pub freeze_budget_ms: u64,
+    /// Largest tail at which a move freezes, in bytes.
+    pub lag_bound_max_bytes: u64,
+    /// Most passes.
+    pub passes_max: u32,
+}
+
+impl Default for CatchUpLimits {
+    fn default() -> Self {
+        Self {
+            freeze_budget_ms: FREEZE_BUDGET_MS,
+            lag_bound_max_bytes: LAG_BOUND_MAX_BYTES,
+            passes_max: PASSES_MAX,
+        }
+    }
+}
+
 /// One catch-up: its passes, its tails, its bandwidth.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Convergence {
+    limits: CatchUpLimits,
     passes: u32,
     previous: Option<u64>,
     grace_used: bool,
@@ -58,13 +80,17 @@ pub struct Convergence {
 impl Convergence {
     /// A catch-up of which nothing is known.
     #[must_use]
-    pub fn new() -> Self {
-        Self::default()
+    pub fn new(limits: CatchUpLimits) -> Self {
+        Self {
+            limits,
+            ..Self::default()
+        }
     }
 
     /// A new catch-up over the same link: the bandwidth is kept, the passes are not.
     pub fn restart(&mut self) {
         *self = Self {
+            limits: self.limits,
             measured: self.measured,
             ..Self::default()
         };
@@ -94,10 +120,11 @@ impl Convergence {
     /// The largest tail that may be left to the freeze, in bytes.
     #[must_use]
     pub fn lag_bound(&self) -> u64 {
-        self.measured.map_or(LAG_BOUND_UNMEASURED_BYTES, |rate| {
-            (rate.saturating_mul(FREEZE_BUDGET_MS) / 1_000)
-                .clamp(LAG_BOUND_MIN_BYTES, LAG_BOUND_MAX_BYTES)
-        })
+        let most = self.limits.lag_bound_max_bytes;
+        let bound = self.measured.map_or(LAG_BOUND_UNMEASURED_BYTES, |rate| {
+            rate.saturating_mul(self.limits.freeze_budget_ms) / 1_000
+        });
+        bound.max(LAG_BOUND_MIN_BYTES).min(most)
     }
 
     /// Judges the tail that is left, in bytes. To be asked once before each pass, the first with
@@ -108,7 +135,7 @@ impl Convergence {
         if tail == 0 || (self.passes > 0 && tail <= self.lag_bound()) {
             return Decision::Converged;
         }
-        if self.passes >= PASSES_MAX {
+        if self.passes >= self.limits.passes_max {
             return Decision::NotConverged { why: Stall::Passes };
         }
         let stalled = previous.is_some_and(|before| {
@@ -135,7 +162,7 @@ mod tests {
 
     /// Copies with bandwidth `b` while `w` is written (both bytes/s); the decision and the passes.
     fn catch_up(total: u64, b: u64, w: u64) -> (Decision, u32, u64) {
-        let mut c = Convergence::new();
+        let mut c = Convergence::new(CatchUpLimits::default());
         let mut tail = total;
         loop {
             match c.decide(tail) {
@@ -183,7 +210,7 @@ mod tests {
 
     #[test]
     fn a_short_tail_gets_one_pass_of_grace_and_no_more() {
-        let mut c = Convergence::new();
+        let mut c = Convergence::new(CatchUpLimits::default());
         assert_eq!(c.decide(8 * MIB), Decision::Continue);
         c.pass_done(8 * MIB, 1_000_000);
         assert_eq!(c.decide(8 * MIB), Decision::Continue);
@@ -198,7 +225,7 @@ mod tests {
 
     #[test]
     fn passes_are_bounded_even_if_the_tail_shrinks_a_little_each_time() {
-        let mut c = Convergence::new();
+        let mut c = Convergence::new(CatchUpLimits::default());
         let mut tail = 1 << 50;
         let mut asked = 0;
         while c.decide(tail) == Decision::Continue {
@@ -212,7 +239,7 @@ mod tests {
 
     #[test]
     fn the_lag_bound_is_what_bandwidth_moves_in_the_budget_and_is_capped() {
-        let mut c = Convergence::new();
+        let mut c = Convergence::new(CatchUpLimits::default());
         c.pass_done(100 * MIB, 1_000_000);
         assert_eq!(c.lag_bound(), 100 * MIB * FREEZE_BUDGET_MS / 1_000);
         c.pass_done(4_000 * MIB, 1_000_000);

@@ -10,6 +10,7 @@ pub mod lease;
 pub mod source;
 pub mod target;
 
+pub use convergence::CatchUpLimits;
 pub use lease::MoveLease;
 pub use source::{
     AckRefusal, AppendRefusal, SourceEffect, SourceInput, SourcePartition, SourceRefusal,

@@ -239,6 +239,7 @@ pub struct SourcePartition {
     session: Option<MoveId>,
     /// When the cancel may be proposed again.
     cancel_again: Option<MonoMs>,
+    freeze_ttl_ms: u64,
 }
 
 impl SourcePartition {
@@ -273,7 +274,15 @@ impl SourcePartition {
             early: None,
             session: None,
             cancel_again: None,
+            freeze_ttl_ms: FREEZE_TTL_MS,
         }
+    }
+
+    /// With another time to live of a freeze without progress, in ms.
+    #[must_use]
+    pub fn with_freeze_ttl_ms(mut self, freeze_ttl_ms: u64) -> Self {
+        self.freeze_ttl_ms = freeze_ttl_ms;
+        self
     }
 
     /// The copy that this side serves.
@@ -346,7 +355,7 @@ impl SourcePartition {
         }
         let ttl = self
             .handoff_progress()
-            .map(|(_, progress)| progress.plus_ms(FREEZE_TTL_MS))
+            .map(|(_, progress)| progress.plus_ms(self.freeze_ttl_ms))
             .map(|due| self.cancel_again.map_or(due, |again| again.max(due)));
         let early = self.early.map(|early| early.until);
         match (ttl, early) {
@@ -685,7 +694,7 @@ impl SourcePartition {
             });
         }
         if let Some((handoff_id, progress)) = self.handoff_progress()
-            && now.since(progress) >= FREEZE_TTL_MS
+            && now.since(progress) >= self.freeze_ttl_ms
             && self.cancel_again.is_none_or(|again| now >= again)
         {
             // The partition stays as it is until the cancel, or the flip, is applied here.

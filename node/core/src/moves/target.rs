@@ -27,7 +27,7 @@ use crate::ids::{
     CopyId, DeathGeneration, Epoch, HandoffId, MoveId, NodeId, Offset, PartitionKey, RaftIndex,
 };
 use crate::meta::{Assignment, Command};
-use crate::moves::convergence::{Convergence, Stall};
+use crate::moves::convergence::{CatchUpLimits, Convergence, Stall};
 use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -211,7 +211,7 @@ impl TargetMove {
             compared: false,
             manifest: Manifest::default(),
             told: None,
-            convergence: Convergence::new(),
+            convergence: Convergence::default(),
             ending: None,
             last_pass: None,
             staging_open: false,
@@ -255,6 +255,13 @@ impl TargetMove {
             freeze_asks: 0,
         });
         worker
+    }
+
+    /// With other limits of the catch-up.
+    #[must_use]
+    pub fn with_limits(mut self, limits: CatchUpLimits) -> Self {
+        self.convergence = Convergence::new(limits);
+        self
     }
 
     /// The partition.
