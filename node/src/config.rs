@@ -6,6 +6,7 @@
 
 mod args;
 mod check;
+mod place;
 
 pub use args::ServeArgs;
 pub use check::{ConfigErrors, ConfigProblem};

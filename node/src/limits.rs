@@ -24,9 +24,6 @@ pub const NODE_FILE_MAX_BYTES: u64 = 64 << 10;
 
 /// Threads that answer the admin port; a scrape and a few people.
 pub const HTTP_THREADS: usize = 4;
-/// Largest body of an admin request that is read, in bytes; none is needed.
-pub const HTTP_BODY_MAX_BYTES: usize = 64 << 10;
-
 /// How long one call to another node's control core may take, in ms.
 pub const PEER_CALL_MS: u64 = 5_000;
 /// How long a proposal that was handed to the leader is waited for, in ms; then it is unknown.

@@ -131,12 +131,16 @@ pub fn run(args: ServeArgs) -> Result<(), ServeError> {
     }
 }
 
+/// What Raft's library may log unasked: errors, without those of its own orderly end.
+const QUIET: &str = "openraft=error,openraft::raft::raft_inner=off";
+
 fn start_log() {
     use tracing_subscriber::EnvFilter;
-    // Raft's library logs every step of an election; whoever wants that asks for it by name.
+    // Raft's library logs every step of an election and every message that a dead peer does not
+    // take; whoever wants that asks for it by name.
     let asked = std::env::var("NARAD_LOG").unwrap_or_else(|_| "info".into());
-    let filter = EnvFilter::try_new(format!("openraft=warn,{asked}"))
-        .unwrap_or_else(|_| EnvFilter::new("openraft=warn,info"));
+    let filter = EnvFilter::try_new(format!("{QUIET},{asked}"))
+        .unwrap_or_else(|_| EnvFilter::new(format!("{QUIET},info")));
     // Fails only when a subscriber is set already, which is then the one that is wanted.
     let _ = tracing_subscriber::fmt()
         .with_env_filter(filter)

@@ -46,7 +46,8 @@ serve_args! {
     /// Host that others reach this node by, when it is not the one it binds.
     #[arg(long, value_name = "HOST", env = "NARAD_ADVERTISE")]
     advertise: Option<String>,
-    /// The founding members, this node among them; the same list on each of them.
+    /// The founding members, this node among them; the same list on each of them. The first start
+    /// waits until all of them run.
     #[arg(long, value_name = "ID=HOST:PORT", value_delimiter = ',', env = "NARAD_PEERS")]
     peers: Option<Vec<String>>,
     /// Any members of a running cluster to join.

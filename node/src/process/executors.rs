@@ -2,7 +2,7 @@
 //!
 //! What this file keeps true: every executor is made with the same measured settings; helper
 //! threads of a pinned executor are not pinned with it; an executor never sleeps through work that
-//! is ready for longer than [`WATCHDOG`].
+//! is ready for longer than `WATCHDOG`.
 //!
 //! The last point is about glommio 0.9: when its preemption timer, or a late write to the eventfd by
 //! which other threads wake an executor, comes between its look at the rings and its task queues,
