@@ -31,5 +31,6 @@ pub use staging::{StageBuf, Staging, roll_back_install};
 pub use store::append::Appended;
 pub use store::read::ReadBatch;
 pub use store::recover::{Cut, Damage, RecoveryReport};
+pub use store::scrub::ScrubReport;
 pub use store::state::LogStats;
 pub use wal::{Wal, WalEntry, WalOptions, WalPending, WalRecovery};

@@ -84,7 +84,7 @@ pub const FILL_BYTES: u64 = 512 << 10;
 pub const FILL_AFTER_GROUPS: u64 = 12;
 
 /// Larger groups pay for their sync themselves: zeros ahead of them would double what is written.
-pub const FILL_GROUP_BYTES: u64 = 64 << 10;
+pub const FILL_GROUP_BYTES: u64 = 128 << 10;
 
 /// First piece of space that a new segment gets; a partition with few records stays small.
 pub const FIRST_EXTENT_BYTES: u64 = 1 << 20;

@@ -14,6 +14,7 @@ use crate::store::Store;
 use crate::store::append::Appended;
 use crate::store::read::ReadBatch;
 use crate::store::recover::{RecoveryReport, scan_file};
+use crate::store::scrub::ScrubReport;
 use crate::store::state::{LogStats, State};
 use futures::channel::oneshot;
 use narad_core::copy::{InstallMark, Manifest, SegmentId, SegmentState};
@@ -381,6 +382,16 @@ impl Log {
         }
         disk::remove_file(&self.0.dir.join(layout::STAGED_FILE)).await?;
         self.0.trim_copied().await
+    }
+
+    /// Reads every sealed segment once, at no more than `bytes_per_s`, and compares it with its digest. A
+    /// segment that has decayed is described as it is from then on: its damaged records count as
+    /// missing, and a move copies it as it is. May be dropped at any time.
+    ///
+    /// # Errors
+    /// The disk's error.
+    pub async fn scrub(&self, bytes_per_s: u64) -> Result<ScrubReport, StorageError> {
+        self.0.scrub(bytes_per_s).await
     }
 
     /// Gives back space reserved ahead and closes files, for a partition that is idle. Appends and reads

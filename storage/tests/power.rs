@@ -3,197 +3,13 @@
 
 mod common;
 
+use common::power::{Dice, Recorder, acked, files_of, image, store};
 use common::*;
-use narad_core::ids::Offset;
-use narad_storage::fault::{self, Op, Probe};
-use narad_storage::{Log, Options};
-use std::cell::RefCell;
-use std::collections::BTreeMap;
+use narad_core::ids::{Offset, PartitionIndex, TopicId, WalSeq};
+use narad_storage::{Log, Options, Wal, WalEntry, WalOptions, fault};
+use std::collections::BTreeSet;
 use std::fs;
-use std::path::{Path, PathBuf};
-use std::rc::Rc;
-
-/// One thing that happened to the disk, in order.
-#[derive(Clone, Debug)]
-enum Event {
-    /// Known to the file system, durable with the next sync of file or directory.
-    Create(PathBuf),
-    Write(PathBuf, u64, Vec<u8>),
-    /// The file is at least, or exactly, this long from here on.
-    Grow(PathBuf, u64),
-    Truncate(PathBuf, u64),
-    Sync(PathBuf),
-    Replace(PathBuf, Vec<u8>),
-    Remove(PathBuf),
-    SyncDir,
-    /// So many records were acked.
-    Acked(u64),
-}
-
-/// Records what happens below one directory.
-#[derive(Clone)]
-struct Recorder {
-    root: PathBuf,
-    events: Rc<RefCell<Vec<Event>>>,
-}
-
-impl Recorder {
-    fn start(root: &Path) -> Self {
-        let recorder = Self {
-            root: root.to_path_buf(),
-            events: Rc::default(),
-        };
-        fault::set(Box::new(recorder.clone()));
-        recorder
-    }
-
-    fn push(&self, path: &Path, event: Event) {
-        if path.starts_with(&self.root) {
-            self.events.borrow_mut().push(event);
-        }
-    }
-
-    fn acked(&self, count: u64) {
-        self.events.borrow_mut().push(Event::Acked(count));
-    }
-}
-
-impl Probe for Recorder {
-    fn before(&mut self, op: &Op<'_>) -> std::io::Result<()> {
-        // A write may reach the disk from the moment at which it is issued.
-        if let Op::Write { path, pos, bytes } = op {
-            self.push(path, Event::Write(path.to_path_buf(), *pos, bytes.to_vec()));
-        }
-        Ok(())
-    }
-
-    fn after(&mut self, op: &Op<'_>) {
-        let file = |p: &&Path| p.to_path_buf();
-        match op {
-            Op::Open { path, create: true } => self.push(path, Event::Create(file(path))),
-            Op::Sync { path } => self.push(path, Event::Sync(file(path))),
-            Op::Allocate { path, len } => self.push(path, Event::Grow(file(path), *len)),
-            Op::Truncate { path, len } => self.push(path, Event::Truncate(file(path), *len)),
-            Op::Replace { path, bytes } => {
-                self.push(path, Event::Replace(file(path), bytes.to_vec()));
-            }
-            Op::Remove { path } => self.push(path, Event::Remove(file(path))),
-            Op::SyncDir { path } => self.push(path, Event::SyncDir),
-            _ => {}
-        }
-    }
-}
-
-/// Small deterministic random numbers.
-struct Dice(u64);
-
-impl Dice {
-    fn roll(&mut self, below: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0 % below
-    }
-}
-
-type Files = BTreeMap<PathBuf, Vec<u8>>;
-
-fn apply(files: &mut Files, event: &Event) {
-    match event {
-        Event::Create(path) => {
-            files.entry(path.clone()).or_default();
-        }
-        Event::Write(path, pos, bytes) => write(files, path, *pos, bytes),
-        Event::Grow(path, len) => {
-            let file = files.entry(path.clone()).or_default();
-            file.resize(file.len().max(*len as usize), 0);
-        }
-        Event::Truncate(path, len) => {
-            files
-                .entry(path.clone())
-                .or_default()
-                .resize(*len as usize, 0);
-        }
-        Event::Replace(path, bytes) => {
-            files.insert(path.clone(), bytes.clone());
-        }
-        Event::Remove(path) => {
-            files.remove(path);
-        }
-        Event::Sync(_) | Event::SyncDir | Event::Acked(_) => {}
-    }
-}
-
-fn write(files: &mut Files, path: &Path, pos: u64, bytes: &[u8]) {
-    let file = files.entry(path.to_path_buf()).or_default();
-    let end = pos as usize + bytes.len();
-    file.resize(file.len().max(end), 0);
-    file[pos as usize..end].copy_from_slice(bytes);
-}
-
-/// What a disk may hold when the power goes after `events`: what was synced, and of the rest any subset
-/// of sectors, in any order.
-fn image(events: &[Event], dice: &mut Dice) -> Files {
-    let mut files = Files::new();
-    let mut pending: Vec<Event> = Vec::new();
-    for event in events {
-        match event {
-            Event::Sync(synced) => {
-                let (now, later) = pending.into_iter().partition(|e| match e {
-                    Event::Create(p)
-                    | Event::Write(p, ..)
-                    | Event::Grow(p, _)
-                    | Event::Truncate(p, _) => p == synced,
-                    _ => false,
-                });
-                pending = later;
-                let now: Vec<Event> = now;
-                now.iter().for_each(|e| apply(&mut files, e));
-            }
-            Event::Replace(..) | Event::SyncDir => {
-                // Durable when it returned; so are the names in that directory.
-                pending.retain(|e| {
-                    let name = matches!(e, Event::Create(_) | Event::Remove(_));
-                    if name {
-                        apply(&mut files, e);
-                    }
-                    !name
-                });
-                apply(&mut files, event);
-            }
-            Event::Acked(_) => {}
-            other => pending.push(other.clone()),
-        }
-    }
-    for event in &pending {
-        match event {
-            Event::Write(path, pos, bytes) => {
-                let mode = dice.roll(4);
-                for (i, sector) in bytes.chunks(512).enumerate() {
-                    let arrives = match mode {
-                        0 => false,
-                        1 => true,
-                        _ => dice.roll(2) == 0,
-                    };
-                    if arrives {
-                        write(&mut files, path, pos + 512 * i as u64, sector);
-                    }
-                }
-            }
-            other if dice.roll(2) == 0 => apply(&mut files, other),
-            _ => {}
-        }
-    }
-    files
-}
-
-fn store(files: &Files, from: &Path, to: &Path) {
-    for (path, bytes) in files {
-        let target = to.join(path.strip_prefix(from).unwrap());
-        fs::create_dir_all(target.parent().unwrap()).unwrap();
-        fs::write(target, bytes).unwrap();
-    }
-}
+use std::path::Path;
 
 fn small() -> Options {
     Options {
@@ -228,17 +44,6 @@ async fn work(root: &Path, events: &Recorder, from: u64, rounds: u64) -> u64 {
         }
     }
     next
-}
-
-fn acked(events: &[Event]) -> u64 {
-    events
-        .iter()
-        .rev()
-        .find_map(|e| match e {
-            Event::Acked(n) => Some(*n),
-            _ => None,
-        })
-        .unwrap_or(0)
 }
 
 async fn check(at: &Path, acked: u64, sent: u64, what: &str) -> Log {
@@ -303,12 +108,12 @@ fn images_recover(seed: u64) {
                 fault::clear();
                 let second = again.events.borrow().clone();
                 let cut = dice.roll(second.len() as u64 + 1) as usize;
-                let mut all = files_of(&before, &at);
+                let mut all = files_of(&before, &at, "partitions/t7-p3-e1");
                 all.extend(second[..cut].iter().cloned());
                 let files = image(&all, &mut dice);
                 let twice = at.join("twice");
                 store(&files, &before, &twice);
-                let least = self::acked(&second[..cut]).max(end);
+                let least = common::power::acked(&second[..cut]).max(end);
                 check(
                     &twice,
                     least,
@@ -323,16 +128,87 @@ fn images_recover(seed: u64) {
     });
 }
 
-/// A recovered directory as events: everything in it is durable. (Recovery synced it.)
-fn files_of(base: &Path, recovered: &Path) -> Vec<Event> {
-    let dir = recovered.join("partitions/t7-p3-e1");
-    let mut out = Vec::new();
-    for entry in fs::read_dir(dir).unwrap() {
-        let path = entry.unwrap().path();
-        let name = base
-            .join("partitions/t7-p3-e1")
-            .join(path.file_name().unwrap());
-        out.push(Event::Replace(name, fs::read(path).unwrap()));
+fn wal_options() -> WalOptions {
+    WalOptions {
+        cap_bytes: 1 << 20,
+        log: small(),
     }
-    out
+}
+
+fn entry(n: u64) -> WalEntry {
+    WalEntry {
+        topic: TopicId(1),
+        partition: PartitionIndex(n as u32),
+        pinned: false,
+        record: record(n, 300),
+    }
+}
+
+#[test]
+fn a_wal_keeps_what_was_acked_and_is_not_done() {
+    let dir = Dir::new("power-wal");
+    run(&dir, |root| async move {
+        let live = root.join("live");
+        fs::create_dir_all(&live).unwrap();
+        let recorder = Recorder::start(&live);
+        let (wal, _) = Wal::open(&live, &wal_options()).await.unwrap();
+        let mut sent = 0;
+        // By number of events: what was reported done up to then.
+        let mut done: Vec<(usize, u64)> = Vec::new();
+        for round in 0..40u64 {
+            let count = 1 + round % 6;
+            wal.append((sent..sent + count).map(entry).collect())
+                .await
+                .unwrap();
+            sent += count;
+            recorder.acked(sent);
+            // Every third entry is never delivered.
+            let seqs: Vec<_> = (sent - count..sent)
+                .filter(|n| n % 3 != 0)
+                .map(|n| WalSeq(n + 1))
+                .collect();
+            done.extend(
+                seqs.iter()
+                    .map(|s| (recorder.events.borrow().len(), s.0 - 1)),
+            );
+            wal.done(&seqs);
+            if round % 5 == 4 {
+                wal.checkpoint().await.unwrap();
+            }
+        }
+        fault::clear();
+        let recorded = recorder.events.borrow().clone();
+        let mut dice = Dice(0x1234_5678_9abc_def1);
+        for n in 0..400 {
+            let cut = dice.roll(recorded.len() as u64 + 1) as usize;
+            let files = image(&recorded[..cut], &mut dice);
+            let at = root.join(format!("image-{n}"));
+            fs::create_dir_all(&at).unwrap();
+            store(&files, &live, &at);
+            let (wal, found) = Wal::open(&at, &wal_options()).await.unwrap();
+            assert!(
+                found.report.damage.is_empty(),
+                "image {n} at {cut}: {found:?}"
+            );
+            let acked = acked(&recorded[..cut]);
+            let gone: BTreeSet<u64> = done
+                .iter()
+                .filter(|(at, _)| *at <= cut)
+                .map(|(_, n)| *n)
+                .collect();
+            let read = wal.read(WalSeq(0), 10_000, 10 << 20).await.unwrap();
+            let got: BTreeSet<u64> = read.iter().map(|(s, _)| s.0 - 1).collect();
+            for (seq, found) in &read {
+                assert_eq!(*found, entry(seq.0 - 1), "image {n} at {cut}");
+            }
+            for want in (0..acked).filter(|n| !gone.contains(n)) {
+                assert!(got.contains(&want), "image {n} at {cut}: {want} is lost");
+            }
+            assert!(got.iter().all(|n| *n < sent), "image {n} at {cut}");
+            // Sequences of acked entries are not given out again.
+            let next = wal.append(vec![entry(0)]).await.unwrap();
+            assert!(next.0 > acked, "image {n} at {cut}");
+            let _ = fs::remove_dir_all(&at);
+        }
+    });
 }

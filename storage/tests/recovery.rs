@@ -460,3 +460,35 @@ fn dump_and_verify_tell_what_is_there() {
         }
     });
 }
+
+#[test]
+fn a_scrub_meets_decay_first_and_describes_it() {
+    let dir = Dir::new("rec-scrub");
+    run(&dir, |root| async move {
+        let log = many_segments(&root, 300).await;
+        let clean = log.scrub(1 << 30).await.unwrap();
+        assert_eq!((clean.changed.len(), clean.damage.len()), (0, 0));
+        assert_eq!(clean.segments, log.stats().segments - 1);
+        let bad = log.manifest().segments[1];
+        patch(&log.segment_path(bad.id).unwrap(), 9000, &[0xdd; 8]);
+        let found = log.scrub(1 << 30).await.unwrap();
+        assert_eq!(
+            (found.changed.as_slice(), found.damage.len()),
+            (&[bad.id][..], 1),
+            "{found:?}"
+        );
+        assert_eq!(log.stats().missing, 1);
+        let bytes = fs::read(log.segment_path(bad.id).unwrap()).unwrap();
+        let now = log.manifest().segments[1];
+        assert_eq!(
+            now.digest,
+            crc32c::crc32c(&bytes[..now.durable_len as usize])
+        );
+        assert_eq!(log.scrub(1 << 30).await.unwrap().changed, []);
+        log.close().await.unwrap();
+        let (log, _) = Log::open(&root, copy(1), &options()).await.unwrap();
+        assert_eq!(log.manifest().segments[1], now);
+        let (got, skipped) = read_all(&log).await;
+        assert_eq!((got.len(), skipped), (299, 1));
+    });
+}

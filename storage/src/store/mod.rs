@@ -15,6 +15,7 @@ pub(crate) mod opening;
 pub(crate) mod read;
 pub(crate) mod recover;
 pub(crate) mod repair;
+pub(crate) mod scrub;
 pub(crate) mod state;
 pub(crate) mod wait;
 

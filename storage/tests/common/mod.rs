@@ -1,6 +1,8 @@
 //! What the tests share: directories on a real disk, an executor, small records.
 #![allow(dead_code, missing_docs, unreachable_pub)]
 
+pub mod power;
+
 use glommio::{LocalExecutorBuilder, Placement};
 use narad_core::ids::{CopyId, Epoch, Offset, PartitionIndex, PartitionKey, TopicId, WallMs};
 use narad_storage::{Log, Options, Record};

@@ -1,0 +1,215 @@
+//! A disk for tests that loses power: records what was written and synced, and builds the images that a
+//! real disk could hold after a cut.
+#![allow(dead_code, missing_docs, unreachable_pub)]
+
+use narad_storage::fault::{self, Op, Probe};
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+
+/// One thing that happened to the disk, in order.
+#[derive(Clone, Debug)]
+pub enum Event {
+    /// Known to the file system, durable with the next sync of file or directory.
+    Create(PathBuf),
+    Write(PathBuf, u64, Vec<u8>),
+    /// The file is at least, or exactly, this long from here on.
+    Grow(PathBuf, u64),
+    Truncate(PathBuf, u64),
+    Sync(PathBuf),
+    Replace(PathBuf, Vec<u8>),
+    Remove(PathBuf),
+    SyncDir,
+    /// So many records were acked.
+    Acked(u64),
+}
+
+/// Records what happens below one directory.
+#[derive(Clone)]
+pub struct Recorder {
+    root: PathBuf,
+    pub events: Rc<RefCell<Vec<Event>>>,
+}
+
+impl Recorder {
+    pub fn start(root: &Path) -> Self {
+        let recorder = Self {
+            root: root.to_path_buf(),
+            events: Rc::default(),
+        };
+        fault::set(Box::new(recorder.clone()));
+        recorder
+    }
+
+    fn push(&self, path: &Path, event: Event) {
+        if path.starts_with(&self.root) {
+            self.events.borrow_mut().push(event);
+        }
+    }
+
+    pub fn acked(&self, count: u64) {
+        self.events.borrow_mut().push(Event::Acked(count));
+    }
+}
+
+impl Probe for Recorder {
+    fn before(&mut self, op: &Op<'_>) -> std::io::Result<()> {
+        // A write may reach the disk from the moment at which it is issued.
+        if let Op::Write { path, pos, bytes } = op {
+            self.push(path, Event::Write(path.to_path_buf(), *pos, bytes.to_vec()));
+        }
+        Ok(())
+    }
+
+    fn after(&mut self, op: &Op<'_>) {
+        let file = |p: &&Path| p.to_path_buf();
+        match op {
+            Op::Open { path, create: true } => self.push(path, Event::Create(file(path))),
+            Op::Sync { path } => self.push(path, Event::Sync(file(path))),
+            Op::Allocate { path, len } => self.push(path, Event::Grow(file(path), *len)),
+            Op::Truncate { path, len } => self.push(path, Event::Truncate(file(path), *len)),
+            Op::Replace { path, bytes } => {
+                self.push(path, Event::Replace(file(path), bytes.to_vec()));
+            }
+            Op::Remove { path } => self.push(path, Event::Remove(file(path))),
+            Op::SyncDir { path } => self.push(path, Event::SyncDir),
+            _ => {}
+        }
+    }
+}
+
+/// Small deterministic random numbers.
+pub struct Dice(pub u64);
+
+impl Dice {
+    pub fn roll(&mut self, below: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0 % below
+    }
+}
+
+pub type Files = BTreeMap<PathBuf, Vec<u8>>;
+
+pub fn apply(files: &mut Files, event: &Event) {
+    match event {
+        Event::Create(path) => {
+            files.entry(path.clone()).or_default();
+        }
+        Event::Write(path, pos, bytes) => write(files, path, *pos, bytes),
+        Event::Grow(path, len) => {
+            let file = files.entry(path.clone()).or_default();
+            file.resize(file.len().max(*len as usize), 0);
+        }
+        Event::Truncate(path, len) => {
+            files
+                .entry(path.clone())
+                .or_default()
+                .resize(*len as usize, 0);
+        }
+        Event::Replace(path, bytes) => {
+            files.insert(path.clone(), bytes.clone());
+        }
+        Event::Remove(path) => {
+            files.remove(path);
+        }
+        Event::Sync(_) | Event::SyncDir | Event::Acked(_) => {}
+    }
+}
+
+pub fn write(files: &mut Files, path: &Path, pos: u64, bytes: &[u8]) {
+    let file = files.entry(path.to_path_buf()).or_default();
+    let end = pos as usize + bytes.len();
+    file.resize(file.len().max(end), 0);
+    file[pos as usize..end].copy_from_slice(bytes);
+}
+
+/// What a disk may hold when the power goes after `events`: what was synced, and of the rest any subset
+/// of sectors, in any order.
+pub fn image(events: &[Event], dice: &mut Dice) -> Files {
+    let mut files = Files::new();
+    let mut pending: Vec<Event> = Vec::new();
+    for event in events {
+        match event {
+            Event::Sync(synced) => {
+                let (now, later) = pending.into_iter().partition(|e| match e {
+                    Event::Create(p)
+                    | Event::Write(p, ..)
+                    | Event::Grow(p, _)
+                    | Event::Truncate(p, _) => p == synced,
+                    _ => false,
+                });
+                pending = later;
+                let now: Vec<Event> = now;
+                now.iter().for_each(|e| apply(&mut files, e));
+            }
+            Event::Replace(..) | Event::SyncDir => {
+                // Durable when it returned; so are the names in that directory.
+                pending.retain(|e| {
+                    let name = matches!(e, Event::Create(_) | Event::Remove(_));
+                    if name {
+                        apply(&mut files, e);
+                    }
+                    !name
+                });
+                apply(&mut files, event);
+            }
+            Event::Acked(_) => {}
+            other => pending.push(other.clone()),
+        }
+    }
+    for event in &pending {
+        match event {
+            Event::Write(path, pos, bytes) => {
+                let mode = dice.roll(4);
+                for (i, sector) in bytes.chunks(512).enumerate() {
+                    let arrives = match mode {
+                        0 => false,
+                        1 => true,
+                        _ => dice.roll(2) == 0,
+                    };
+                    if arrives {
+                        write(&mut files, path, pos + 512 * i as u64, sector);
+                    }
+                }
+            }
+            other if dice.roll(2) == 0 => apply(&mut files, other),
+            _ => {}
+        }
+    }
+    files
+}
+
+pub fn store(files: &Files, from: &Path, to: &Path) {
+    for (path, bytes) in files {
+        let target = to.join(path.strip_prefix(from).unwrap());
+        fs::create_dir_all(target.parent().unwrap()).unwrap();
+        fs::write(target, bytes).unwrap();
+    }
+}
+
+pub fn acked(events: &[Event]) -> u64 {
+    events
+        .iter()
+        .rev()
+        .find_map(|e| match e {
+            Event::Acked(n) => Some(*n),
+            _ => None,
+        })
+        .unwrap_or(0)
+}
+
+/// A recovered directory as events: everything in it is durable. (Recovery synced it.)
+pub fn files_of(base: &Path, recovered: &Path, inside: &str) -> Vec<Event> {
+    let dir = recovered.join(inside);
+    let mut out = Vec::new();
+    for entry in fs::read_dir(dir).unwrap() {
+        let path = entry.unwrap().path();
+        let name = base.join(inside).join(path.file_name().unwrap());
+        out.push(Event::Replace(name, fs::read(path).unwrap()));
+    }
+    out
+}
