@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::power::{Dice, Recorder, acked, files_of, image, store};
+use common::power::{Dice, Recorder, acked, everything, files_of, image, moved, store};
 use common::*;
 use narad_core::ids::{Offset, PartitionIndex, TopicId, WalSeq};
 use narad_storage::{Log, Options, Wal, WalEntry, WalOptions, fault};
@@ -124,6 +124,37 @@ fn images_recover(seed: u64) {
             }
             // The list may just be written in the background.
             let _ = fs::remove_dir_all(&at);
+        }
+    });
+}
+
+#[test]
+fn what_a_restart_has_shown_survives_a_power_cut() {
+    let dir = Dir::new("power-restart");
+    run(&dir, |root| async move {
+        let live = root.join("live");
+        drop(Log::create(&live, copy(1), &small()).await.unwrap());
+        let events = Recorder::start(&live);
+        let sent = work(&live, &events, 0, 24).await;
+        fault::clear();
+        let recorded = events.events.borrow().clone();
+        let mut dice = Dice(0x0f0f_1e1e_2d2d_3c3d);
+        for n in 0..300 {
+            let cut = dice.roll(recorded.len() as u64 + 1) as usize;
+            let dead = root.join(format!("dead-{n}"));
+            fs::create_dir_all(dead.join("partitions/t7-p3-e1")).unwrap();
+            store(&everything(&recorded[..cut]), &live, &dead);
+            let after = Recorder::start(&dead);
+            let (log, _) = Log::open(&dead, copy(1), &small()).await.unwrap();
+            fault::clear();
+            let seen = log.hwm().0;
+            let mut all = moved(&recorded[..cut], &live, &dead);
+            all.extend(after.events.borrow().iter().cloned());
+            let at = root.join(format!("image-{n}"));
+            store(&image(&all, &mut dice), &dead, &at);
+            check(&at, seen, sent, &format!("image {n}, killed at {cut}")).await;
+            let _ = fs::remove_dir_all(&at);
+            let _ = fs::remove_dir_all(&dead);
         }
     });
 }

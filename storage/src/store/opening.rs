@@ -336,6 +336,10 @@ impl Opening<'_> {
         if grew || new {
             file.sync().await?;
         }
+        if entry.is_none() {
+            // The process may have died between the segment's first group and the sync of its name.
+            disk::sync_dir(self.dir).await?;
+        }
         if id.epoch == epoch && !broken_tail {
             self.active = true;
             self.allocated = len;

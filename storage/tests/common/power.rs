@@ -4,7 +4,7 @@
 
 use narad_storage::fault::{self, Op, Probe};
 use std::cell::RefCell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -131,32 +131,39 @@ pub fn write(files: &mut Files, path: &Path, pos: u64, bytes: &[u8]) {
 /// of sectors, in any order.
 pub fn image(events: &[Event], dice: &mut Dice) -> Files {
     let mut files = Files::new();
+    let mut named: BTreeSet<PathBuf> = BTreeSet::new();
     let mut pending: Vec<Event> = Vec::new();
     for event in events {
         match event {
+            // A file's sync makes its bytes durable, not its name.
             Event::Sync(synced) => {
-                let (now, later) = pending.into_iter().partition(|e| match e {
-                    Event::Create(p)
-                    | Event::Write(p, ..)
-                    | Event::Grow(p, _)
-                    | Event::Truncate(p, _) => p == synced,
-                    _ => false,
+                pending.retain(|e| {
+                    let now = matches!(e, Event::Write(p, ..) | Event::Grow(p, _) | Event::Truncate(p, _) if p == synced);
+                    if now {
+                        apply(&mut files, e);
+                    }
+                    !now
                 });
-                pending = later;
-                let now: Vec<Event> = now;
-                now.iter().for_each(|e| apply(&mut files, e));
             }
             Event::Replace(..) | Event::SyncDir => {
                 // Durable when it returned; so are the names in that directory.
                 pending.retain(|e| {
-                    let name = matches!(e, Event::Create(_) | Event::Remove(_));
-                    if name {
-                        apply(&mut files, e);
+                    match e {
+                        Event::Create(path) => drop(named.insert(path.clone())),
+                        Event::Remove(path) => {
+                            named.remove(path);
+                            apply(&mut files, e);
+                        }
+                        _ => return true,
                     }
-                    !name
+                    false
                 });
+                if let Event::Replace(path, _) = event {
+                    named.insert(path.clone());
+                }
                 apply(&mut files, event);
             }
+            Event::Create(path) if named.contains(path) => {}
             Event::Acked(_) => {}
             other => pending.push(other.clone()),
         }
@@ -176,11 +183,51 @@ pub fn image(events: &[Event], dice: &mut Dice) -> Files {
                     }
                 }
             }
+            Event::Create(path) => {
+                if dice.roll(2) == 0 {
+                    named.insert(path.clone());
+                }
+            }
+            Event::Remove(path) => {
+                if dice.roll(2) == 0 {
+                    named.remove(path);
+                }
+            }
             other if dice.roll(2) == 0 => apply(&mut files, other),
             _ => {}
         }
     }
+    for path in &named {
+        files.entry(path.clone()).or_default();
+    }
+    files.retain(|path, _| named.contains(path));
     files
+}
+
+/// What is there when the process dies and the power stays: everything that was issued.
+pub fn everything(events: &[Event]) -> Files {
+    let mut files = Files::new();
+    events.iter().for_each(|e| apply(&mut files, e));
+    files
+}
+
+/// The same events in another directory.
+pub fn moved(events: &[Event], from: &Path, to: &Path) -> Vec<Event> {
+    let new = |p: &PathBuf| to.join(p.strip_prefix(from).unwrap());
+    events
+        .iter()
+        .map(|event| match event {
+            Event::Create(p) => Event::Create(new(p)),
+            Event::Write(p, pos, bytes) => Event::Write(new(p), *pos, bytes.clone()),
+            Event::Grow(p, len) => Event::Grow(new(p), *len),
+            Event::Truncate(p, len) => Event::Truncate(new(p), *len),
+            Event::Sync(p) => Event::Sync(new(p)),
+            Event::Replace(p, bytes) => Event::Replace(new(p), bytes.clone()),
+            Event::Remove(p) => Event::Remove(new(p)),
+            Event::SyncDir => Event::SyncDir,
+            Event::Acked(n) => Event::Acked(*n),
+        })
+        .collect()
 }
 
 pub fn store(files: &Files, from: &Path, to: &Path) {
