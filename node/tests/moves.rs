@@ -312,3 +312,118 @@ fn a_whole_copy_of_a_dead_owner_is_promoted_and_the_owner_comes_back() {
         assert_eq!(owner(&client, 0).await, Some(target));
     });
 }
+
+/// Numbers for one run; the seed is printed, and may be given.
+struct Random(u64);
+
+impl Random {
+    fn new() -> Self {
+        let given = std::env::var("NARAD_TEST_SEED").ok();
+        let seed = given
+            .and_then(|text| text.parse().ok())
+            .unwrap_or_else(|| u64::from(std::process::id()) | 1);
+        println!("NARAD_TEST_SEED={seed}");
+        Self(seed | 1)
+    }
+
+    fn below(&mut self, bound: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 >> 20) % bound
+    }
+}
+
+/// Rounds of a run; more of them for a long one.
+fn rounds() -> u32 {
+    let given = std::env::var("NARAD_TEST_ROUNDS").ok();
+    given.and_then(|text| text.parse().ok()).unwrap_or(6)
+}
+
+/// Produces to partition 0 until told to stop; what was acked. A call whose outcome is not known
+/// acks nothing.
+fn load(addrs: Vec<String>, halt: Arc<AtomicBool>) -> std::thread::JoinHandle<BTreeSet<String>> {
+    std::thread::spawn(move || {
+        with_client(addrs, async move |client| {
+            let mut acked = BTreeSet::new();
+            let mut n = 0;
+            while !halt.load(Ordering::SeqCst) {
+                let values: Vec<String> =
+                    (0..20).map(|i| format!("c{n}-{i}-{:0<100}", "")).collect();
+                let records: Vec<Record> = values
+                    .iter()
+                    .map(|value| Record::new(value.as_bytes().to_vec()))
+                    .collect();
+                n += 1;
+                let named = Some(PartitionIndex(0));
+                match client.produce_once(TOPIC, &records, named).await {
+                    Ok(results) => acked.extend(
+                        values
+                            .into_iter()
+                            .zip(results)
+                            .filter_map(|(value, result)| result.ok().map(|_| value)),
+                    ),
+                    Err(error) => {
+                        assert!(error.is_transient() || error.outcome_unknown(), "{error}");
+                    }
+                }
+                glommio::timer::sleep(Duration::from_millis(3)).await;
+            }
+            acked
+        })
+    })
+}
+
+#[test]
+fn nothing_is_lost_when_nodes_die_or_stand_still_at_any_moment_of_a_move() {
+    let (mut cluster, addrs) = cluster_with_topic("moves-chaos", 3);
+    let stop = Arc::new(AtomicBool::new(false));
+    let load = load(addrs.clone(), stop.clone());
+    let mut random = Random::new();
+    let ids = ["n1", "n2", "n3"];
+    for round in 0..rounds() {
+        let target = ids[random.below(3) as usize];
+        let victim = ids[random.below(3) as usize];
+        let (ask, ms) = (addrs.clone(), random.below(500));
+        with_client(ask, async move |client| {
+            // Refused when it is there already, or an old copy is in the way: then without a move.
+            let _ = client.move_to(TOPIC, PartitionIndex(0), target).await;
+            glommio::timer::sleep(Duration::from_millis(ms)).await;
+        });
+        println!("round {round}: to {target}, after {ms} ms {victim}");
+        if random.below(2) == 0 {
+            cluster.node(victim).kill();
+            std::thread::sleep(Duration::from_millis(random.below(6_000)));
+            cluster.node(victim).start();
+            cluster.node(victim).wait_ready();
+        } else {
+            // Longer than a freeze lives, sometimes longer than a death takes.
+            cluster.node(victim).signal(Signal::SIGSTOP);
+            std::thread::sleep(Duration::from_millis(1_500 + random.below(5_000)));
+            cluster.node(victim).signal(Signal::SIGCONT);
+        }
+        std::thread::sleep(Duration::from_millis(random.below(1_500)));
+    }
+    std::thread::sleep(Duration::from_secs(1));
+    stop.store(true, Ordering::SeqCst);
+    let acked = load.join().expect("the load goes through");
+    assert!(acked.len() > 100, "{} records", acked.len());
+    with_client(addrs, async move |client| {
+        wait("every move ends", async || {
+            let view = client.describe_topic(TOPIC).await.ok()?;
+            view.partitions[0].target.is_empty().then_some(())
+        })
+        .await;
+        wait("every acked record is there", async || {
+            let seen: BTreeSet<String> = content(&client, 0).await?.into_iter().collect();
+            let missing = acked.difference(&seen).count();
+            println!(
+                "{} acked, {} shown, {missing} missing",
+                acked.len(),
+                seen.len()
+            );
+            (missing == 0).then_some(())
+        })
+        .await;
+    });
+}
