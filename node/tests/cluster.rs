@@ -165,7 +165,7 @@ fn three_members_cannot_lose_one_and_the_reason_is_shown() {
         wait_for("the reason is shown", || {
             let member = cluster.nodes[at].member(drained)?;
             let held = member["held"].as_str()?;
-            (member["draining"] == true && held.contains("at least 3 voters")).then_some(())
+            (member["draining"] == true && held.contains("MinVoters")).then_some(())
         });
     }
     // The flag survives a restart of the drained node, and can be taken back.
