@@ -74,6 +74,8 @@ pub struct Node {
     pub dir: PathBuf,
     log: PathBuf,
     args: Vec<String>,
+    /// Variables of its next start only.
+    pub next_env: Vec<(String, String)>,
     child: Option<Child>,
 }
 
@@ -110,6 +112,7 @@ impl Node {
         let child = Command::new(env!("CARGO_BIN_EXE_narad"))
             .args(&self.args)
             .env_remove("NARAD_CONFIG")
+            .envs(self.next_env.drain(..))
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(log)
@@ -248,6 +251,7 @@ impl Cluster {
             log: self.dir.join(format!("{id}.log")),
             dir,
             args,
+            next_env: Vec::new(),
             child: None,
         });
         self.nodes.len() - 1
