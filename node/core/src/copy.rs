@@ -19,7 +19,7 @@ pub struct SegmentId {
 }
 
 /// One segment as its owner describes it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct SegmentState {
     /// Which one.
     pub id: SegmentId,
@@ -34,7 +34,7 @@ pub struct SegmentState {
 }
 
 /// A partition as its owner describes it at one moment.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Manifest {
     /// Every segment that holds records at or above `start`, in offset order.
     pub segments: Vec<SegmentState>,
@@ -67,7 +67,7 @@ impl Manifest {
 
 /// How a copy came to be installed; an installed directory carries it until its flip is known
 /// (rule R3).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct InstallMark {
     /// The move that made the copy.
     pub move_id: MoveId,

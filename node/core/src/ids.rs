@@ -121,6 +121,19 @@ impl MonoMs {
     pub const fn since(self, earlier: Self) -> u64 {
         self.0.saturating_sub(earlier.0)
     }
+
+    /// The same instant on a clock on which `now` is [`Self::REBASED_NOW`]. Distances that no rule
+    /// tells apart any more (longer than the longest time of the table) become equal. For model
+    /// checks, where two states that differ in the date alone are one.
+    #[must_use]
+    pub fn rebased(self, now: Self) -> Self {
+        let (zero, far) = (Self::REBASED_NOW.0, Self::REBASED_NOW.0 / 2);
+        let later = (zero + self.since(now)).min(zero + far);
+        Self(later - now.since(self).min(far))
+    }
+
+    /// See [`Self::rebased`].
+    pub const REBASED_NOW: Self = Self(4 * crate::defaults::FORCE_PROMOTE_AFTER_MS);
 }
 
 /// A node, by the operator's own string: 1 to 64 characters out of `a-z A-Z 0-9 . _ -`.

@@ -25,7 +25,7 @@ use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
 /// One member as the leader's clock sees it.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Hash)]
 struct Watched {
     incarnation: NodeIncarnation,
     status: MemberStatus,
@@ -39,14 +39,14 @@ struct Watched {
     proposing: bool,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Hash)]
 struct Waiting {
     beat: BeatId,
     node: NodeId,
     incarnation: NodeIncarnation,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Hash)]
 struct Leadership {
     term: RaftTerm,
     /// Beats for which no round has started yet.
@@ -62,7 +62,7 @@ struct Leadership {
 }
 
 /// See the file's description.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Hash)]
 pub struct Liveness {
     timings: Timings,
     applied: RaftIndex,
@@ -136,6 +136,23 @@ impl Liveness {
             return Err(PromoteHold::Wait { left_ms });
         }
         Ok(())
+    }
+
+    /// The same machine on another clock, see [`MonoMs::rebased`].
+    #[must_use]
+    pub fn rebased(&self, now: MonoMs) -> Self {
+        let mut machine = self.clone();
+        machine.next_round = 0;
+        for member in machine.members.values_mut() {
+            member.heard = member.heard.rebased(now);
+        }
+        if let Some(leading) = &mut machine.leading {
+            leading.confirmed_at = leading.confirmed_at.rebased(now);
+            if let Some((round, started, _)) = &mut leading.round {
+                (*round, *started) = (RoundId(0), started.rebased(now));
+            }
+        }
+        machine
     }
 
     /// How long this leader has not heard a member, in ms; `None` when it does not lead or does

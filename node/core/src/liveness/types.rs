@@ -11,7 +11,7 @@ use crate::meta::{Command, MetaState};
 use core::fmt;
 
 /// The times that fence each other.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Timings {
     /// Interval of heartbeats.
     pub heartbeat_ms: u64,

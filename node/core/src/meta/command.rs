@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 
 /// A change of the metadata. Encoded as JSON in the Raft log, tagged by name, so that fields can
 /// be added.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(tag = "command", rename_all = "snake_case")]
 pub enum Command {
     /// A process of a node starts (or joins): its addresses and incarnation. Keeps the drain flag
@@ -199,7 +199,7 @@ pub enum Command {
 }
 
 /// What applying a command answered.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(tag = "reply", rename_all = "snake_case")]
 pub enum Reply {
     /// It took effect (or had taken effect already, where that is the same) at this log index.
@@ -216,7 +216,7 @@ pub enum Reply {
 }
 
 /// Which guard refused a command. `final` in the text means: it can never become true again.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(tag = "refusal", rename_all = "snake_case")]
 pub enum Refusal {
     /// No such member.

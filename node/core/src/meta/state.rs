@@ -14,7 +14,7 @@ use alloc::vec::Vec;
 use serde::{Deserialize, Serialize};
 
 /// Whether the leader counts a member as living.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum MemberStatus {
     /// Answers heartbeats, or has not missed them for long enough.
@@ -24,7 +24,7 @@ pub enum MemberStatus {
 }
 
 /// One node of the cluster.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Member {
     /// Its id.
     pub id: NodeId,
@@ -58,7 +58,7 @@ pub struct Member {
 }
 
 /// Settings of a topic.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct TopicSettings {
     /// How long a delivered record stays invisible before it is delivered again, in ms.
     pub visibility_ms: u64,
@@ -88,7 +88,7 @@ impl Default for TopicSettings {
 }
 
 /// Where a partition should end up.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct MoveTarget {
     /// The node that is to own it.
     pub node: NodeId,
@@ -101,7 +101,7 @@ pub struct MoveTarget {
 }
 
 /// How an epoch ended, which decides where a salvage of the old copy starts (rule R9).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum EpochEnd {
     /// By CompleteMove: everything up to the captured end went along.
@@ -117,7 +117,7 @@ pub enum EpochEnd {
 }
 
 /// An ended epoch whose copy has not been reclaimed yet (rule R7).
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct EndedEpoch {
     /// The epoch.
     pub epoch: Epoch,
@@ -128,7 +128,7 @@ pub struct EndedEpoch {
 }
 
 /// Raft's state of one partition.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Assignment {
     /// Who serves it now.
     pub owner: NodeId,
@@ -147,7 +147,7 @@ pub struct Assignment {
 }
 
 /// One incarnation of a topic.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Topic {
     /// Its incarnation.
     pub id: TopicId,
@@ -184,7 +184,7 @@ impl Holdings {
 }
 
 /// Everything that Raft replicates.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct MetaState {
     /// Log index of the last command applied.
     pub applied: RaftIndex,

@@ -37,7 +37,7 @@ pub enum Decision {
 }
 
 /// Why a catch-up gives up shrinking the tail.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Stall {
     /// The tail is at least 0.9 of the one before: the partition is written about as fast as it is
     /// copied (W >= B).
@@ -68,7 +68,7 @@ impl Default for CatchUpLimits {
 }
 
 /// One catch-up: its passes, its tails, its bandwidth.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, Hash)]
 pub struct Convergence {
     limits: CatchUpLimits,
     passes: u32,

@@ -8,7 +8,7 @@ use crate::ids::{MonoMs, RaftIndex};
 
 /// The move lease as one shard (or any other follower of the applied metadata) sees it. One serves
 /// all partitions of the shard.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Hash)]
 pub struct MoveLease {
     applied: RaftIndex,
     until: MonoMs,
@@ -53,6 +53,25 @@ impl MoveLease {
     #[must_use]
     pub fn until(&self) -> MonoMs {
         self.until
+    }
+
+    /// The same lease on another clock, see [`MonoMs::rebased`]; one that has run out is like one
+    /// that never was.
+    #[must_use]
+    pub fn rebased(&self, now: MonoMs) -> Self {
+        let live = |until: MonoMs| until > now;
+        Self {
+            applied: self.applied,
+            until: MonoMs(if live(self.until) {
+                self.until.rebased(now).0
+            } else {
+                0
+            }),
+            waiting: self
+                .waiting
+                .filter(|(_, until)| live(*until))
+                .map(|(index, until)| (index, until.rebased(now))),
+        }
     }
 }
 

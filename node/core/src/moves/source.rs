@@ -191,7 +191,7 @@ pub enum AckRefusal {
     NoLease,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Gate {
     /// No handoff is recorded.
     Open,
@@ -208,7 +208,7 @@ enum Gate {
     },
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Stage {
     /// Opened while the handoff was recorded; no Freeze has come in this life.
     Reopened,
@@ -218,7 +218,7 @@ enum Stage {
     Captured,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Early {
     move_id: MoveId,
     handoff_id: HandoffId,
@@ -226,7 +226,7 @@ struct Early {
 }
 
 /// The owner's side of one partition, for one copy (epoch).
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Hash)]
 pub struct SourcePartition {
     me: NodeId,
     copy: CopyId,
@@ -362,6 +362,23 @@ impl SourcePartition {
             (Some(a), Some(b)) => Some(a.min(b)),
             (a, b) => a.or(b),
         }
+    }
+
+    /// The same side on another clock, see [`MonoMs::rebased`].
+    #[must_use]
+    pub fn rebased(&self, now: MonoMs) -> Self {
+        let mut side = self.clone();
+        match &mut side.gate {
+            Gate::Open => {}
+            Gate::Recorded { since: at, .. } | Gate::Shut { progress: at, .. } => {
+                *at = at.rebased(now);
+            }
+        }
+        if let Some(early) = &mut side.early {
+            early.until = early.until.rebased(now);
+        }
+        side.cancel_again = side.cancel_again.map(|at| at.rebased(now));
+        side
     }
 
     /// Takes one input and says what to do.

@@ -46,7 +46,7 @@ const FREEZE_AGAIN_MS: u64 = 10;
 const FREEZE_ASKS_MAX: u32 = 50;
 
 /// One operation of the worker; each asks for one effect.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Step {
     CheckLocal,
     OpenStaging,
@@ -110,7 +110,7 @@ impl Step {
     }
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum State {
     New,
     Busy(Step),
@@ -120,7 +120,7 @@ enum State {
 }
 
 /// One try to flip.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Hash)]
 struct Attempt {
     /// The recorded permission; `None` for a promotion or before it is recorded.
     handoff_id: Option<HandoffId>,
@@ -149,7 +149,7 @@ pub struct FoundInstalled {
 }
 
 /// The target's worker for one move.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Hash)]
 pub struct TargetMove {
     me: NodeId,
     key: PartitionKey,
@@ -305,6 +305,33 @@ impl TargetMove {
         progress.bytes_per_s = self.convergence.bytes_per_s();
         progress.converged = self.ending.map(|ending| ending.is_ok());
         progress
+    }
+
+    /// The same worker without what only paces it or describes it to people: how many failures
+    /// came in a row, how the passes went. For model checks, where two states that differ in
+    /// these alone are one.
+    #[must_use]
+    pub fn without_pacing(&self) -> Self {
+        let progress = MoveProgress::new(self.key, self.move_id, self.from.clone());
+        let mut convergence = Convergence::new();
+        for _ in 0..self.convergence.passes().min(1) {
+            convergence.pass_done(0, 1);
+        }
+        let mut attempt = self.attempt.clone();
+        if let Some(attempt) = &mut attempt {
+            attempt.freeze_asks = 0;
+        }
+        Self {
+            attempt,
+            convergence,
+            last_pass: None,
+            source_failures: 0,
+            local_failures: 0,
+            leader_failures: 0,
+            handoff_failures: 0,
+            progress,
+            ..self.clone()
+        }
     }
 
     /// Takes one input and says what to do next.

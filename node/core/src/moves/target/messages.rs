@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 
 /// What the source told in one answer; kept together, saved together with the staged copy. The
 /// promote gate compares with it, and a promotion takes its HWM, frontier, marks and start from it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Told {
     /// The move in which it was told (rule R12).
     pub move_id: MoveId,
@@ -24,7 +24,7 @@ pub struct Told {
 }
 
 /// What became of a proposal.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum ProposeOutcome {
     /// Applied.
     Done {
@@ -155,7 +155,7 @@ pub enum TargetInput {
 }
 
 /// A stretch of one segment to be copied.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct CopyRange {
     /// The segment.
     pub segment: SegmentId,
@@ -166,7 +166,7 @@ pub struct CopyRange {
 }
 
 /// What the worker asks for. At most one effect that wants an answer is outstanding.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum TargetEffect {
     /// Ask the partition's shard what is here. Answer: LocalClear, LocalOccupied or Failed.
     CheckLocal,
@@ -270,7 +270,7 @@ pub enum TargetEffect {
 }
 
 /// Something worth a line in the log.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Report {
     /// A pass ended.
     Pass {
@@ -314,7 +314,7 @@ pub enum Report {
 }
 
 /// How a move ended at the target.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum MoveOutcome {
     /// This node owns and serves the partition.

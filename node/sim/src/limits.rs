@@ -1,0 +1,15 @@
+//! Every bound of the simulator.
+//!
+//! What this file keeps true: a run ends.
+
+/// Rounds of a fair continuation: a move takes about ten, and a handoff that nobody finishes runs
+/// out after ten seconds, one a round.
+pub const FAIR_ROUNDS: usize = 160;
+/// States of one exhaustive model: about two gigabytes.
+pub const STATES_MAX: usize = 12_000_000;
+/// Tries of the shrinker.
+pub const SHRINK_TRIES_MAX: usize = 20_000;
+/// Local steps of a worker that are taken as one: the longest row of them is shorter.
+pub const CHAIN_MAX: usize = 6;
+/// Actions of a walk, unless something else is asked for.
+pub const WALK_STEPS: usize = 400;

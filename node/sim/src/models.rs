@@ -1,0 +1,158 @@
+//! The models: small worlds that are explored to their last state, and the larger ones in which
+//! walks go at random.
+//!
+//! What this file keeps true: each says what it bounds; together they cover the move, its
+//! cancelling, promotion, moving back, leaders, drains and topics.
+
+use crate::action::Span;
+use crate::explore::Limits;
+use crate::setup::{Allow, Setup};
+
+/// The flip without deaths: lost, late and repeated messages, either side crashing.
+#[must_use]
+pub fn complete(faults: u8, records: u32) -> Setup {
+    Setup {
+        faults,
+        records,
+        commands: 5,
+        advances: 1,
+        in_flight: 1,
+        allow: Allow {
+            crash: vec![0, 1],
+            loss: true,
+            late: true,
+            advance: vec![Span::Ttl],
+            ..Allow::default()
+        },
+        ..Setup::quiet("complete")
+    }
+}
+
+/// Walks without deaths: everything but leaders, leases and promotions.
+#[must_use]
+pub fn walk_moves() -> Setup {
+    Setup {
+        faults: 12,
+        records: 12,
+        commands: 60,
+        advances: 6,
+        segment: 3,
+        preload: 2,
+        eager: Vec::new(),
+        chained: false,
+        allow: Allow {
+            wal: true,
+            consume: true,
+            retain: true,
+            crash: vec![0, 1, 2],
+            cut: vec![0, 1, 2],
+            loss: true,
+            late: true,
+            disk: true,
+            advance: vec![Span::Second, Span::Ttl],
+            move_to: vec![0, 1, 2],
+            cancel: true,
+            reclaim: true,
+            ..Allow::default()
+        },
+        ..Setup::quiet("walk-moves")
+    }
+}
+
+/// Walks with deaths, leases, promotions and leaders.
+#[must_use]
+pub fn walk_deaths() -> Setup {
+    let moves = walk_moves();
+    Setup {
+        name: "walk-deaths",
+        deaths: true,
+        advances: 10,
+        allow: Allow {
+            mute: vec![0, 1, 2],
+            elect: vec![0, 1, 2],
+            advance: vec![Span::Second, Span::Lease, Span::Ttl, Span::Promote],
+            beat: true,
+            ..moves.allow.clone()
+        },
+        ..moves
+    }
+}
+
+/// Walks that are about death: owners that are cut off, promoted over, and come back.
+#[must_use]
+pub fn walk_promotions() -> Setup {
+    Setup {
+        name: "walk-promotions",
+        nodes: 3,
+        faults: 16,
+        records: 16,
+        commands: 60,
+        advances: 24,
+        segment: 1_000,
+        eager: Vec::new(),
+        chained: true,
+        deaths: true,
+        allow: Allow {
+            crash: vec![0, 1, 2],
+            mute: vec![0, 1, 2],
+            cut: vec![0, 1, 2],
+            elect: vec![0, 1, 2],
+            late: true,
+            advance: vec![Span::Lease, Span::Ttl, Span::Promote],
+            move_to: vec![0, 1, 2],
+            reclaim: true,
+            beat: true,
+            ..Allow::default()
+        },
+        ..Setup::quiet("walk-promotions")
+    }
+}
+
+/// Walks with the planner, drains, removals and topics that come and go, over four nodes.
+#[must_use]
+pub fn walk_cluster() -> Setup {
+    let deaths = walk_deaths();
+    Setup {
+        name: "walk-cluster",
+        nodes: 4,
+        partitions: 3,
+        target: None,
+        allow: Allow {
+            retain: false,
+            drain: vec![0, 1],
+            topic: true,
+            plan: true,
+            crash: vec![0, 1, 2, 3],
+            ..deaths.allow.clone()
+        },
+        ..deaths
+    }
+}
+
+/// All walks.
+#[must_use]
+pub fn walks() -> Vec<Setup> {
+    vec![
+        walk_moves(),
+        walk_deaths(),
+        walk_promotions(),
+        walk_cluster(),
+    ]
+}
+
+/// The models with their limits: those of the suite, or the wide ones.
+#[must_use]
+pub fn explored(wide: bool) -> Vec<(Setup, Limits)> {
+    let limits = |states| Limits { states, sample: 64 };
+    if wide {
+        vec![
+            (complete(1, 1), limits(2_000_000)),
+            (complete(2, 0), limits(4_000_000)),
+        ]
+    } else {
+        vec![
+            (complete(0, 1), limits(200_000)),
+            (complete(1, 0), limits(200_000)),
+        ]
+    }
+}

@@ -1,0 +1,308 @@
+//! The world: nodes, their disks, the log of the metadata, the network, one virtual clock.
+//!
+//! What this file keeps true: a world is a value; [`World::step`] is a function of the world and the
+//! action alone; the decisions in it are the real ones of `narad-core`, the world only carries them
+//! out as the node's shells do.
+
+mod canonical;
+mod clients;
+mod control;
+mod copying;
+mod enumerate;
+mod fair;
+mod lifecycle;
+mod raft;
+mod retire;
+mod source;
+mod step;
+mod target;
+
+use crate::action::How;
+use crate::check::Violation;
+use crate::disk::{Copy, Record, Staging, WalRecord};
+use crate::mutation::Mutation;
+use crate::setup::Setup;
+use narad_core::copy::Manifest;
+use narad_core::ids::{
+    DeathGeneration, Epoch, HandoffId, MonoMs, NodeId, PartitionIndex, PartitionKey, RaftIndex,
+    TopicId, WalSeq,
+};
+use narad_core::liveness::Liveness;
+use narad_core::meta::{Assignment, Command, MetaState};
+use narad_core::moves::target::{TargetEffect, Told};
+use narad_core::moves::{MoveLease, SourceInput, SourcePartition, TargetMove};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+/// The owner's side of an open copy.
+#[derive(Clone, Debug, Hash)]
+pub struct Source {
+    /// The real decisions.
+    pub side: SourcePartition,
+    /// Appends between their check and their ack.
+    pub in_flight: Vec<Record>,
+    /// A settle that runs.
+    pub settling: Option<HandoffId>,
+    /// Not served any more: closed once nothing is in flight.
+    pub stopped: bool,
+    /// A sync failed: nothing is appended before it is recovered.
+    pub failed: bool,
+    /// The frontier in memory.
+    pub frontier: u64,
+    /// The metadata knows that the log exists.
+    pub marked: bool,
+}
+
+/// The worker of a move.
+#[derive(Clone, Debug)]
+pub struct Worker {
+    /// The real decisions.
+    pub machine: TargetMove,
+    /// What it waits for.
+    pub pending: Option<TargetEffect>,
+    /// It wants the operation stopped.
+    pub interrupted: bool,
+    /// A Freeze call is under way.
+    pub asked: bool,
+}
+
+/// One partition on one node.
+#[derive(Clone, Debug, Default)]
+pub struct Part {
+    /// The open copy.
+    pub source: Option<Source>,
+    /// The move into this node.
+    pub worker: Option<Worker>,
+    /// The owner's death and since when this node knows of it.
+    pub owner_dead: Option<(DeathGeneration, MonoMs)>,
+    /// Real copies on the disk.
+    pub copies: BTreeMap<Epoch, Copy>,
+    /// What is staged.
+    pub staging: Option<Staging>,
+    /// Staged bytes that are kept aside.
+    pub aside: Vec<Staging>,
+    /// What a source told, saved.
+    pub told: Option<Told>,
+    /// Ended copies whose records are in the WAL.
+    pub salvaged: BTreeSet<Epoch>,
+    /// A deletion that may come again.
+    pub again: Option<Epoch>,
+    /// A start has found an installed copy with its mark.
+    pub found: bool,
+    /// A rule switched off: the flip without an answer counts as refused.
+    pub rejected: bool,
+}
+
+/// One node.
+#[derive(Clone, Debug)]
+pub struct Node {
+    /// Its id.
+    pub id: NodeId,
+    /// Its process runs.
+    pub up: bool,
+    /// Cut off from everybody.
+    pub cut: bool,
+    /// Cut off from the leader and the log.
+    pub mute: bool,
+    /// It has left the cluster.
+    pub removed: bool,
+    /// Which life of the process.
+    pub life: u64,
+    /// Has confirmed its ownership since it started.
+    pub confirmed: bool,
+    /// What it has applied.
+    pub applied: RaftIndex,
+    /// Its move lease.
+    pub lease: MoveLease,
+    /// Its clocks as a leader.
+    pub liveness: Liveness,
+    /// It believes that it leads.
+    pub leads: bool,
+    /// By the world's numbers of partitions.
+    pub parts: Vec<Part>,
+    /// Its ingress WAL.
+    pub wal: Vec<WalRecord>,
+    /// Its next sequence.
+    pub wal_next: WalSeq,
+}
+
+/// One version of the metadata.
+#[derive(Debug)]
+pub struct Version {
+    /// It.
+    pub state: MetaState,
+    /// Its hash.
+    pub digest: u128,
+}
+
+/// What only the checkers know.
+#[derive(Clone, Debug, Default, Hash)]
+pub struct Ghost {
+    /// The number of the next record.
+    pub next_record: Record,
+    /// Acknowledged to a client, and not taken by retention.
+    pub acked: BTreeSet<Record>,
+    /// The partition of every record that was sent.
+    pub home: BTreeMap<Record, usize>,
+    /// Acked by a consumer.
+    pub consumed: BTreeSet<Record>,
+    /// What was answered to the Freeze of a handoff.
+    pub captures: BTreeMap<HandoffId, Manifest>,
+    /// Who acked under an epoch.
+    pub appenders: BTreeMap<(usize, Epoch), usize>,
+    /// Records that an owner has shown.
+    pub shown: BTreeSet<Record>,
+    /// Taken by retention.
+    pub retained: BTreeSet<Record>,
+}
+
+/// A call that arrives late.
+#[derive(Clone, Debug)]
+pub struct LateCall {
+    /// At which node.
+    pub n: usize,
+    /// For which partition.
+    pub p: usize,
+    /// The call.
+    pub input: SourceInput,
+}
+
+/// Things that happened, for tables.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Count {
+    /// CompleteMove took effect.
+    pub flips: u32,
+    /// ForcePromote took effect.
+    pub promotions: u32,
+    /// Handoffs cancelled.
+    pub cancels: u32,
+    /// Installs rolled back.
+    pub rollbacks: u32,
+    /// Copies reclaimed.
+    pub reclaims: u32,
+    /// Nodes removed.
+    pub removals: u32,
+}
+
+/// See the file's description.
+#[derive(Clone, Debug)]
+pub struct World {
+    /// Its make.
+    pub setup: Arc<Setup>,
+    /// The one clock.
+    pub now: MonoMs,
+    /// The versions that a node may still have to apply, oldest first.
+    pub versions: Vec<Arc<Version>>,
+    /// The command that was applied last.
+    pub last_command: Option<Command>,
+    /// Proposals that may be applied later.
+    pub pool: Vec<Command>,
+    /// Calls that may arrive later.
+    pub calls: Vec<LateCall>,
+    /// The nodes.
+    pub nodes: Vec<Arc<Node>>,
+    /// Partitions by number, those of deleted topics too.
+    pub keys: Vec<PartitionKey>,
+    /// Who leads, with a quorum or not.
+    pub leader: usize,
+    /// Its term.
+    pub term: u64,
+    /// For the checkers.
+    pub ghost: Arc<Ghost>,
+    /// Faults that are left.
+    pub faults: u8,
+    /// Commands that are left.
+    pub commands: u64,
+    /// Times that time may yet pass.
+    pub advances: u8,
+    /// The first promise that was broken.
+    pub violation: Option<Violation>,
+    /// For tables.
+    pub count: Count,
+    /// How the proposal of the tick that runs goes.
+    pub(crate) cancel_how: How,
+}
+
+impl World {
+    /// The newest version.
+    #[must_use]
+    pub fn last(&self) -> &MetaState {
+        &self.versions.last().expect("never empty").state
+    }
+
+    /// What a node has applied.
+    #[must_use]
+    pub fn state_of(&self, n: usize) -> &Arc<Version> {
+        let first = self.versions[0].state.applied;
+        let at = usize::try_from(self.nodes[n].applied.0 - first.0).expect("small");
+        &self.versions[at]
+    }
+
+    /// The newest assignment of a partition.
+    #[must_use]
+    pub fn view(&self, p: usize) -> Option<&Assignment> {
+        self.last().assignment(self.keys[p])
+    }
+
+    /// The assignment that a node has applied.
+    #[must_use]
+    pub fn view_of(&self, n: usize, p: usize) -> Option<&Assignment> {
+        self.state_of(n).state.assignment(self.keys[p])
+    }
+
+    /// The number of a node.
+    #[must_use]
+    pub fn index_of(&self, id: &NodeId) -> usize {
+        self.nodes
+            .iter()
+            .position(|node| node.id == *id)
+            .expect("every node is in the world")
+    }
+
+    /// The number of a partition.
+    #[must_use]
+    pub fn number_of(&self, key: PartitionKey) -> usize {
+        self.keys
+            .iter()
+            .position(|known| *known == key)
+            .expect("every partition is in the world")
+    }
+
+    pub(crate) fn node(&mut self, n: usize) -> &mut Node {
+        Arc::make_mut(&mut self.nodes[n])
+    }
+
+    pub(crate) fn part(&mut self, n: usize, p: usize) -> &mut Part {
+        &mut self.node(n).parts[p]
+    }
+
+    pub(crate) fn ghost(&mut self) -> &mut Ghost {
+        Arc::make_mut(&mut self.ghost)
+    }
+
+    /// Whether the rule is switched off.
+    #[must_use]
+    pub fn off(&self, mutation: Mutation) -> bool {
+        self.setup.mutation == Some(mutation)
+    }
+
+    /// Whether two nodes' peers reach each other.
+    #[must_use]
+    pub fn reach(&self, from: usize, to: usize) -> bool {
+        let (a, b) = (&self.nodes[from], &self.nodes[to]);
+        a.up && b.up && (from == to || (!a.cut && !b.cut))
+    }
+
+    pub(crate) fn add_topic(&mut self, topic: TopicId) {
+        for partition in 0..self.setup.partitions {
+            self.keys.push(PartitionKey {
+                topic,
+                partition: PartitionIndex(partition),
+            });
+        }
+        let count = self.keys.len();
+        for n in 0..self.nodes.len() {
+            self.node(n).parts.resize_with(count, Part::default);
+        }
+    }
+}

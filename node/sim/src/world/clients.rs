@@ -1,0 +1,234 @@
+//! Clients: produce, acks, consumers, retention; and the dispatcher that empties the WAL.
+//!
+//! What this file keeps true: an append is checked when it begins and again before its ack (R8), at
+//! the real owner's side; a record in the WAL leaves it only when its owner has it durably.
+
+use super::World;
+use crate::action::How;
+use crate::disk::{Record, WalRecord};
+use crate::mutation::Mutation;
+use narad_core::ids::{MonoMs, WalId, WalSeq};
+
+const FOREVER: MonoMs = MonoMs(u64::MAX);
+
+impl World {
+    /// Until when the node may append while it is being moved.
+    fn lease_until(&self, n: usize, p: usize) -> MonoMs {
+        let session_only = self.off(Mutation::R13)
+            && self.nodes[n].parts[p]
+                .source
+                .as_ref()
+                .is_some_and(|source| source.side.session().is_none());
+        if !self.setup.deaths || session_only {
+            return FOREVER;
+        }
+        self.nodes[n].lease.until()
+    }
+
+    /// Whether an append may begin here now.
+    #[must_use]
+    pub fn may_append(&self, n: usize, p: usize) -> bool {
+        let node = &self.nodes[n];
+        node.up
+            && node.parts[p].source.as_ref().is_some_and(|source| {
+                !source.failed
+                    && source.marked
+                    && source
+                        .side
+                        .may_append(self.now, self.lease_until(n, p))
+                        .is_ok()
+            })
+    }
+
+    fn may_ack(&self, n: usize, p: usize) -> bool {
+        let Some(source) = &self.nodes[n].parts[p].source else {
+            return false;
+        };
+        if self.off(Mutation::R8) {
+            return true;
+        }
+        let until = if self.off(Mutation::NoLeaseBeforeAck) {
+            FOREVER
+        } else {
+            self.lease_until(n, p)
+        };
+        source.side.may_ack(self.now, until).is_ok()
+    }
+
+    /// A client's record.
+    pub(crate) fn produce(&mut self, n: usize, p: usize) {
+        let record = self.ghost.next_record;
+        let ghost = self.ghost();
+        ghost.next_record += 1;
+        ghost.home.insert(record, p);
+        if self.may_append(n, p) {
+            let source = self.part(n, p).source.as_mut().expect("may append");
+            source.in_flight.push(record);
+            return;
+        }
+        self.wal_append(n, p, record);
+        self.ghost().acked.insert(record);
+    }
+
+    pub(crate) fn wal_append(&mut self, n: usize, p: usize, record: Record) {
+        let node = self.node(n);
+        let seq = node.wal_next;
+        node.wal_next = WalSeq(seq.0 + 1);
+        node.wal.push(WalRecord { seq, record, p });
+    }
+
+    /// The oldest append in flight ends: durable, visible, acked if that is still allowed.
+    pub(crate) fn end_append(&mut self, n: usize, p: usize) {
+        let most = self.setup.segment;
+        let may_ack = self.may_ack(n, p);
+        let part = self.part(n, p);
+        let Some(source) = &mut part.source else {
+            return;
+        };
+        let record = source.in_flight.remove(0);
+        let epoch = source.side.copy().epoch;
+        if let Some(copy) = part.copies.get_mut(&epoch) {
+            copy.append(record, most);
+        }
+        if may_ack {
+            self.acked(n, p, epoch, record);
+        }
+        self.note_shown(n, p);
+        self.settle(n, p);
+        self.close_stopped(n, p);
+    }
+
+    fn acked(&mut self, n: usize, p: usize, epoch: narad_core::ids::Epoch, record: Record) {
+        self.check_appender(n, p, epoch, record);
+        self.ghost().acked.insert(record);
+    }
+
+    /// The oldest append is in the file, and its sync fails: the log stops, nobody is told.
+    pub(crate) fn sync_fails(&mut self, n: usize, p: usize) {
+        let most = self.setup.segment;
+        let part = self.part(n, p);
+        let Some(source) = &mut part.source else {
+            return;
+        };
+        let record = source.in_flight.remove(0);
+        // The rest of the group fails with it and is not in the file.
+        source.in_flight.clear();
+        source.failed = true;
+        let epoch = source.side.copy().epoch;
+        if let Some(copy) = part.copies.get_mut(&epoch) {
+            copy.segments.push(copy.start, record, most);
+        }
+        self.settle(n, p);
+        self.close_stopped(n, p);
+    }
+
+    /// A stopped log is closed, recovered and opened again.
+    pub(crate) fn reopen(&mut self, n: usize, p: usize) {
+        self.part(n, p).source = None;
+        self.open_source(n, p);
+    }
+
+    /// A consumer acks what is at the frontier.
+    pub(crate) fn consume(&mut self, n: usize, p: usize) {
+        let Some(record) = self.at_frontier(n, p) else {
+            return;
+        };
+        self.ghost().consumed.insert(record);
+        if let Some(source) = &mut self.part(n, p).source {
+            source.frontier += 1;
+        }
+    }
+
+    /// The record that a consumer may ack next.
+    #[must_use]
+    pub fn at_frontier(&self, n: usize, p: usize) -> Option<Record> {
+        let part = &self.nodes[n].parts[p];
+        let source = part.source.as_ref().filter(|s| s.side.may_consume())?;
+        let copy = part.copies.get(&source.side.copy().epoch)?;
+        let at = source.frontier;
+        if at >= copy.hwm {
+            return None;
+        }
+        copy.segments.iter().find(|(o, _)| *o == at).map(|(_, r)| r)
+    }
+
+    /// Retention takes the oldest segment, if no session holds it.
+    pub(crate) fn retain(&mut self, n: usize, p: usize) {
+        let part = self.part(n, p);
+        let Some(source) = &mut part.source else {
+            return;
+        };
+        let epoch = source.side.copy().epoch;
+        let Some(copy) = part.copies.get_mut(&epoch) else {
+            return;
+        };
+        let taken = copy.retain();
+        source.frontier = source.frontier.max(copy.start);
+        let ghost = self.ghost();
+        for record in taken {
+            ghost.acked.remove(&record);
+            ghost.retained.insert(record);
+        }
+    }
+
+    /// The first record of the WAL goes to its owner.
+    pub(crate) fn dispatch(&mut self, n: usize, how: How) {
+        let Some(first) = self.nodes[n].wal.first().cloned() else {
+            return;
+        };
+        let p = first.p;
+        let Some(view) = self.view_of(n, p).cloned() else {
+            if self.last().assignment(self.keys[p]).is_none() {
+                // Confirmed by a barrier: its topic is gone.
+                self.node(n).wal.remove(0);
+            }
+            return;
+        };
+        let owner = self.index_of(&view.owner);
+        if how == How::Lost || !self.reach(n, owner) || !self.may_append(owner, p) {
+            return;
+        }
+        let wal = WalId(n as u64 + 1);
+        let most = self.setup.segment;
+        let part = self.part(owner, p);
+        let source = part.source.as_ref().expect("may append");
+        let epoch = source.side.copy().epoch;
+        if epoch != view.epoch || !source.in_flight.is_empty() {
+            return;
+        }
+        let Some(copy) = part.copies.get_mut(&epoch) else {
+            return;
+        };
+        if copy.marks.get(&wal).is_none_or(|mark| *mark < first.seq) {
+            copy.append(first.record, most);
+            copy.marks.insert(wal, first.seq);
+        }
+        self.note_shown(owner, p);
+        if !self.may_ack(owner, p) {
+            return;
+        }
+        self.check_appender(owner, p, epoch, first.record);
+        if how == How::Ok {
+            self.node(n).wal.remove(0);
+        }
+    }
+
+    /// What the owner shows from now on.
+    pub(crate) fn note_shown(&mut self, n: usize, p: usize) {
+        let part = &self.nodes[n].parts[p];
+        let Some(source) = &part.source else { return };
+        let Some(copy) = part.copies.get(&source.side.copy().epoch) else {
+            return;
+        };
+        let hwm = copy.hwm;
+        let new: Vec<Record> = copy
+            .segments
+            .iter()
+            .filter(|(at, record)| *at < hwm && !self.ghost.shown.contains(record))
+            .map(|(_, record)| record)
+            .collect();
+        if !new.is_empty() {
+            self.ghost().shown.extend(new);
+        }
+    }
+}

@@ -1,0 +1,125 @@
+//! The controller and the operator.
+//!
+//! What this file keeps true: what is planned is what the real planner plans on the newest version
+//! (a barrier comes first); a drained node is removed only when the real rule holds nothing back.
+
+use super::World;
+use crate::action::How;
+use narad_core::ids::NodeId;
+use narad_core::meta::{Command, MetaState};
+use narad_core::planner::{PlanLimits, RaftView, drain_status, plan};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// What the real planner wants, as commands.
+#[must_use]
+pub(super) fn planned(state: &MetaState) -> Vec<Command> {
+    let none = BTreeMap::new();
+    let free = BTreeMap::new();
+    let plan = plan(state, &none, &free, PlanLimits::default());
+    let cancels = plan.cancels.iter().map(|cancel| cancel.command());
+    cancels
+        .chain(plan.steps.iter().map(|step| step.command()))
+        .collect()
+}
+
+impl World {
+    /// One pass of the controller.
+    pub(crate) fn plan_pass(&mut self, how: How) {
+        if !self.has_leader() {
+            return;
+        }
+        let leader = self.leader;
+        for command in planned(&self.last().clone()) {
+            self.propose(leader, command, how);
+        }
+    }
+
+    /// Whether the controller would do something.
+    #[must_use]
+    pub fn plan_wanted(&self) -> bool {
+        self.has_leader() && !planned(self.last()).is_empty()
+    }
+
+    /// An operator's move.
+    pub(crate) fn move_to(&mut self, p: usize, n: usize) {
+        let Some(view) = self.view(p).cloned() else {
+            return;
+        };
+        let command = Command::SetTarget {
+            key: self.keys[p],
+            owner: view.owner,
+            epoch: view.epoch,
+            replaces: view.target.map(|t| t.move_id),
+            seen: self.last().applied,
+            target: self.nodes[n].id.clone(),
+            manual: false,
+        };
+        self.commands = self.commands.saturating_sub(1);
+        self.commit(&command);
+    }
+
+    pub(crate) fn cancel_move(&mut self, p: usize) {
+        let key = self.keys[p];
+        let Some(target) = self.view(p).and_then(|a| a.target.clone()) else {
+            return;
+        };
+        let command = match target.handoff {
+            Some(handoff_id) => Command::CancelHandoff { key, handoff_id },
+            None => Command::ClearTarget {
+                key,
+                move_id: target.move_id,
+            },
+        };
+        self.commands = self.commands.saturating_sub(1);
+        self.commit(&command);
+    }
+
+    pub(crate) fn drain(&mut self, n: usize) {
+        let id = self.nodes[n].id.clone();
+        let Some(draining) = self.last().members.get(&id).map(|m| m.draining) else {
+            return;
+        };
+        self.commands = self.commands.saturating_sub(1);
+        self.commit(&Command::SetDraining {
+            id,
+            draining: !draining,
+        });
+    }
+
+    /// Whether nothing holds a drained node back.
+    #[must_use]
+    pub fn removable(&self, n: usize) -> bool {
+        let node = &self.nodes[n];
+        if node.removed || !self.has_leader() || !node.up || !node.confirmed {
+            return false;
+        }
+        let voters: BTreeSet<NodeId> = self
+            .nodes
+            .iter()
+            .filter(|node| !node.removed)
+            .map(|node| node.id.clone())
+            .collect();
+        let raft = RaftView {
+            leader: &self.nodes[self.leader].id,
+            voters: &voters,
+            learners: &BTreeSet::new(),
+            min_voters: 2,
+        };
+        let held = node
+            .parts
+            .iter()
+            .map(|part| part.copies.len())
+            .sum::<usize>();
+        let (wal, held) = (node.wal.len() as u64, held as u64);
+        drain_status(self.last(), &node.id, Some(wal), Some(held), raft).is_empty()
+    }
+
+    pub(crate) fn remove(&mut self, n: usize) {
+        if self.removable(n) {
+            let id = self.nodes[n].id.clone();
+            self.commit(&Command::RemoveMember { id });
+            // The process of a removed node stops.
+            self.crash(n, true);
+        }
+    }
+}
