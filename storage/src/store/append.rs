@@ -223,15 +223,18 @@ impl Store {
         };
         self.room_for(FIRST_EXTENT_BYTES.min(self.options.extent_bytes))
             .await?;
-        let file = match DiskFile::create(&self.path_of(id)).await {
-            Err(e) if e.is_full() => {
-                return Err(GroupError::Full {
-                    needed: frames,
-                    available: 0,
-                });
-            }
-            other => other?,
+        let no_room = |e: StorageError| match e.is_full() {
+            true => GroupError::Full {
+                needed: frames,
+                available: 0,
+            },
+            false => GroupError::Failed(e),
         };
+        if self.state.borrow().meta_generation == 0 {
+            // Retention must be able to write it when the disk is full.
+            self.open_meta_file().await.map_err(no_room)?;
+        }
+        let file = DiskFile::create(&self.path_of(id)).await.map_err(no_room)?;
         {
             let mut state = self.state.borrow_mut();
             state.allocated = 0;

@@ -179,15 +179,17 @@ impl Store {
         if failed.is_some() {
             return Ok(());
         }
+        // Trimming comes first: it may make the room that the others need.
+        self.trim().await?;
         if !self.state.borrow().segments.is_empty() {
             self.persist_list().await?;
         }
         if self.state.borrow().durable.0 > 0 || self.state.borrow().meta_generation > 0 {
             self.persist_meta().await?;
+            *self.meta_file.borrow_mut() = None;
         }
-        let trimmed = self.trim().await;
         self.waiters.wake_all();
-        trimmed
+        Ok(())
     }
 
     pub(crate) async fn list_settled(self: &Rc<Self>) {

@@ -34,21 +34,24 @@ pub(crate) async fn write_slot(file: &DiskFile, meta: &Meta) -> Result<(), Stora
 }
 
 impl Store {
+    /// The open meta file, with its space reserved.
+    pub(crate) async fn open_meta_file(&self) -> Result<Rc<DiskFile>, StorageError> {
+        let open = self.meta_file.borrow().clone();
+        if let Some(file) = open {
+            return Ok(file);
+        }
+        let file = open_meta(&self.dir).await?;
+        *self.meta_file.borrow_mut() = Some(file.clone());
+        Ok(file)
+    }
+
     /// Makes frontier, start, fence, install mark and the known durable end durable. A failure leaves
     /// the old slot intact and may be tried again.
     pub(crate) async fn persist_meta(&self) -> Result<(), StorageError> {
         let Ok(_permit) = self.meta_lock.acquire_permit(1).await else {
             unreachable!("the meta lock is never closed");
         };
-        let open = self.meta_file.borrow().clone();
-        let file = match open {
-            Some(file) => file,
-            None => {
-                let file = open_meta(&self.dir).await?;
-                *self.meta_file.borrow_mut() = Some(file.clone());
-                file
-            }
-        };
+        let file = self.open_meta_file().await?;
         let meta = {
             let mut state = self.state.borrow_mut();
             state.meta_dirty = false;

@@ -183,18 +183,10 @@ pub fn image(events: &[Event], dice: &mut Dice) -> Files {
                     }
                 }
             }
-            Event::Create(path) => {
-                if dice.roll(2) == 0 {
-                    named.insert(path.clone());
-                }
-            }
-            Event::Remove(path) => {
-                if dice.roll(2) == 0 {
-                    named.remove(path);
-                }
-            }
-            other if dice.roll(2) == 0 => apply(&mut files, other),
-            _ => {}
+            _ if dice.roll(2) == 0 => {}
+            Event::Create(path) => drop(named.insert(path.clone())),
+            Event::Remove(path) => drop(named.remove(path)),
+            other => apply(&mut files, other),
         }
     }
     for path in &named {

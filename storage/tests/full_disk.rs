@@ -1,0 +1,95 @@
+//! A disk that is really full: a small ext4 on a loop device.
+
+mod common;
+
+use common::*;
+use narad_core::ids::Offset;
+use narad_storage::{AppendError, Log, Options};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// A mounted file system that is unmounted at the end.
+struct Mount(PathBuf);
+
+impl Drop for Mount {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg(&self.0).status();
+    }
+}
+
+fn done(command: &mut Command) -> bool {
+    command.output().is_ok_and(|o| o.status.success())
+}
+
+/// `None` where this user may not mount.
+fn small_disk(dir: &Path) -> Option<Mount> {
+    let (image, at) = (dir.join("image"), dir.join("disk"));
+    std::fs::create_dir(&at).unwrap();
+    std::fs::File::create(&image)
+        .unwrap()
+        .set_len(48 << 20)
+        .unwrap();
+    let made = done(Command::new("mkfs.ext4").arg("-q").arg("-F").arg(&image))
+        && done(
+            Command::new("mount")
+                .arg("-o")
+                .arg("loop")
+                .arg(&image)
+                .arg(&at),
+        );
+    made.then_some(Mount(at))
+}
+
+#[test]
+fn a_full_disk_loses_nothing_and_goes_on_when_there_is_room() {
+    let dir = Dir::new("full-disk");
+    let Some(mount) = small_disk(dir.path()) else {
+        eprintln!("not run: a loop device cannot be mounted here");
+        return;
+    };
+    let root = mount.0.clone();
+    run(&dir, move |_| async move {
+        narad_storage::prepare_executor(&root).await.unwrap();
+        for (case, reserve) in [0, 4 << 20].into_iter().enumerate() {
+            let root = root.join(case.to_string());
+            let options = Options {
+                segment_bytes: 4 << 20,
+                extent_bytes: 1 << 20,
+                reserve_bytes: reserve,
+                cache_bytes: 0,
+                ..options()
+            };
+            let log = Log::create(&root, copy(1), &options).await.unwrap();
+            let mut n = 0;
+            let full = loop {
+                match log.append(records(n, 20, 10_000), None).await {
+                    Ok(_) => n += 20,
+                    Err(error) => break error,
+                }
+            };
+            assert!(matches!(full, AppendError::Full { .. }), "{full:?}");
+            assert!(n > 500, "{n}");
+            assert_eq!(log.failed(), None);
+            expect_numbers(&log, 0..n, 10_000).await;
+            if reserve > 0 {
+                // What was kept free is there for the small things.
+                log.set_frontier(Offset(n / 2));
+                log.persist_meta().await.unwrap();
+            }
+            let gone = log.retain(None, Some(10 << 20)).await;
+            assert!(gone.as_ref().is_ok_and(|g| *g > 0), "{gone:?}");
+            log.append(records(n, 20, 10_000), None).await.unwrap();
+            let start = log.start().0;
+            expect_numbers(&log, start..n + 20, 10_000).await;
+            log.close().await.unwrap();
+            let (log, report) = Log::open(&root, copy(1), &options).await.unwrap();
+            assert_eq!((report.damage.len(), report.cut), (0, None));
+            expect_numbers(&log, start..n + 20, 10_000).await;
+            log.retain(None, Some(0)).await.unwrap();
+            drop(log);
+            narad_storage::layout::delete_copy(&root, copy(1))
+                .await
+                .unwrap();
+        }
+    });
+}
