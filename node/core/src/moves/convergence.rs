@@ -47,7 +47,7 @@ pub enum Stall {
 }
 
 /// What an operator may choose about a catch-up.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct CatchUpLimits {
     /// How long a freeze should last, in ms.
     pub freeze_budget_ms: u64,
@@ -94,6 +94,14 @@ impl Convergence {
             measured: self.measured,
             ..Self::default()
         };
+    }
+
+    /// The same without what only measures: whether a pass was made is all that is kept.
+    pub(super) fn without_pacing(&self) -> Self {
+        Self {
+            passes: self.passes.min(1),
+            ..Self::new(self.limits)
+        }
     }
 
     /// Passes made.

@@ -313,17 +313,13 @@ impl TargetMove {
     #[must_use]
     pub fn without_pacing(&self) -> Self {
         let progress = MoveProgress::new(self.key, self.move_id, self.from.clone());
-        let mut convergence = Convergence::new();
-        for _ in 0..self.convergence.passes().min(1) {
-            convergence.pass_done(0, 1);
-        }
         let mut attempt = self.attempt.clone();
         if let Some(attempt) = &mut attempt {
             attempt.freeze_asks = 0;
         }
         Self {
             attempt,
-            convergence,
+            convergence: self.convergence.without_pacing(),
             last_pass: None,
             source_failures: 0,
             local_failures: 0,
