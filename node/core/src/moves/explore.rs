@@ -5,6 +5,8 @@
 //! partition at that moment (P2), a flip installs a prefix of what the source holds (P3); and once
 //! the faults stop, every move ends and the partition takes appends again (P5).
 
+mod calls;
+mod checks;
 mod source_shell;
 mod target_shell;
 mod world;

@@ -14,126 +14,26 @@ mod handoff;
 mod messages;
 mod progress;
 mod staged;
+mod steps;
 mod verdict;
 
 pub use messages::{
     CopyRange, MoveOutcome, ProposeOutcome, Report, TargetEffect, TargetInput, Told,
 };
 pub use progress::{MovePhase, MoveProgress};
+use steps::{
+    Attempt, FREEZE_AGAIN_MS, FREEZE_ASKS_MAX, HANDOFF_RETRY_MS, LEADER_RETRY_MS, LOCAL_RETRY_MS,
+    SOURCE_RETRY_MS, State, Step, backoff,
+};
 pub use verdict::{Confirmed, OwnerLife, Verdict, flip_verdict};
 
 use crate::copy::{InstallMark, Manifest, SegmentState};
-use crate::ids::{
-    CopyId, DeathGeneration, Epoch, HandoffId, MoveId, NodeId, Offset, PartitionKey, RaftIndex,
-};
-use crate::meta::{Assignment, Command};
+use crate::ids::{CopyId, DeathGeneration, Epoch, MoveId, NodeId, Offset, PartitionKey, RaftIndex};
+use crate::meta::Assignment;
 use crate::moves::convergence::{CatchUpLimits, Convergence, Stall};
 use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
-
-/// First and longest pause before the source is asked again, in ms.
-const SOURCE_RETRY_MS: (u64, u64) = (50, 2_000);
-/// First and longest pause before a failed local step is tried again, in ms.
-const LOCAL_RETRY_MS: (u64, u64) = (200, 10_000);
-/// First and longest pause before another handoff is tried after one that failed, in ms.
-const HANDOFF_RETRY_MS: (u64, u64) = (250, 30_000);
-/// First and longest pause before the leader is asked again, in ms.
-const LEADER_RETRY_MS: (u64, u64) = (50, 1_000);
-/// Pause before a Freeze that came too early is asked again, in ms.
-const FREEZE_AGAIN_MS: u64 = 10;
-/// How often a Freeze that came too early is asked before the handoff is given up.
-const FREEZE_ASKS_MAX: u32 = 50;
-
-/// One operation of the worker; each asks for one effect.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-enum Step {
-    CheckLocal,
-    OpenStaging,
-    OpenSource,
-    CheckPrefixes,
-    SetAside,
-    Reset,
-    Trim,
-    Pass,
-    Refresh,
-    Prepare,
-    Begin,
-    AskHandoff,
-    Freeze,
-    Drain,
-    Finish,
-    Install,
-    Flip,
-    AskFlip,
-    RollBack,
-    Serve,
-    Cancel,
-    Close,
-}
-
-impl Step {
-    /// May be stopped half way without leaving anything unknown behind.
-    fn interruptible(self) -> bool {
-        match self {
-            Self::OpenSource
-            | Self::CheckPrefixes
-            | Self::Pass
-            | Self::Refresh
-            | Self::Freeze
-            | Self::Drain => true,
-            Self::CheckLocal
-            | Self::OpenStaging
-            | Self::SetAside
-            | Self::Reset
-            | Self::Trim
-            | Self::Prepare
-            | Self::Begin
-            | Self::AskHandoff
-            | Self::Finish
-            | Self::Install
-            | Self::Flip
-            | Self::AskFlip
-            | Self::RollBack
-            | Self::Serve
-            | Self::Cancel
-            | Self::Close => false,
-        }
-    }
-
-    /// From the rename on: a copy may be installed whose flip is not known, or the end has come.
-    fn past_install(self) -> bool {
-        matches!(
-            self,
-            Self::Install | Self::Flip | Self::AskFlip | Self::RollBack | Self::Serve | Self::Close
-        )
-    }
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-enum State {
-    New,
-    Busy(Step),
-    /// Pausing before the step.
-    Pausing(Step),
-    Ended,
-}
-
-/// One try to flip.
-#[derive(Clone, Debug, Hash)]
-struct Attempt {
-    /// The recorded permission; `None` for a promotion or before it is recorded.
-    handoff_id: Option<HandoffId>,
-    /// The death that a promotion waits out.
-    promote: Option<DeathGeneration>,
-    /// What the copy has to be; `None` when it was installed by an earlier life of this process.
-    capture: Option<Manifest>,
-    /// Offset after the last record of the copy.
-    captured_end: Offset,
-    /// HWM of the copy.
-    hwm: Offset,
-    freeze_asks: u32,
-}
 
 /// What a start finds of this move on the disk, when its copy is installed already (rule R3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -510,88 +410,6 @@ impl TargetMove {
         self.retry_local(step, why, out);
     }
 
-    fn enter(&mut self, step: Step, out: &mut Vec<TargetEffect>) {
-        self.state = State::Busy(step);
-        let effect = self.effect(step);
-        out.push(effect);
-    }
-
-    fn effect(&self, step: Step) -> TargetEffect {
-        match step {
-            Step::CheckLocal => TargetEffect::CheckLocal,
-            Step::OpenStaging => TargetEffect::OpenStaging,
-            Step::OpenSource => TargetEffect::OpenSource,
-            Step::CheckPrefixes => TargetEffect::CheckPrefixes {
-                staged: staged::to_ask(&self.manifest, &self.staged),
-            },
-            Step::SetAside => TargetEffect::SetAside,
-            Step::Reset => TargetEffect::ResetStaging,
-            Step::Trim => TargetEffect::TrimStaging {
-                keep: staged::kept(&self.manifest, &self.staged),
-            },
-            Step::Pass => self.copy_effect(None),
-            Step::Drain => self.copy_effect(self.attempt.as_ref().and_then(|a| a.handoff_id)),
-            Step::Refresh => TargetEffect::RefreshSource,
-            Step::Prepare => TargetEffect::PrepareInstall {
-                next: self.next_copy(),
-                told: self.told_or_empty(),
-            },
-            Step::Begin => TargetEffect::Propose(Command::BeginHandoff {
-                key: self.key,
-                owner: self.from.clone(),
-                target: self.me.clone(),
-                move_id: self.move_id,
-            }),
-            Step::AskHandoff | Step::AskFlip => TargetEffect::QueryBarrier,
-            Step::Freeze => TargetEffect::FreezeSource {
-                handoff_id: self.handoff(),
-            },
-            Step::Finish => TargetEffect::FinishStaging {
-                capture: self.capture(),
-                mark: self.mark(),
-                next: self.next_copy(),
-            },
-            Step::Install => TargetEffect::Install {
-                next: self.next_copy(),
-            },
-            Step::Flip => TargetEffect::Propose(self.flip_command()),
-            Step::RollBack => TargetEffect::RollBack {
-                copy: self.next_copy(),
-            },
-            Step::Serve => TargetEffect::Serve {
-                copy: self.next_copy(),
-            },
-            Step::Cancel => TargetEffect::Propose(Command::CancelHandoff {
-                key: self.key,
-                handoff_id: self.handoff(),
-            }),
-            Step::Close => TargetEffect::CloseSource,
-        }
-    }
-
-    fn next_copy(&self) -> CopyId {
-        CopyId {
-            key: self.key,
-            epoch: self.epoch.next(),
-        }
-    }
-
-    fn told_or_empty(&self) -> Told {
-        self.told.clone().unwrap_or_else(|| Told {
-            move_id: self.move_id,
-            manifest: Manifest::default(),
-        })
-    }
-
-    fn copy_effect(&self, renew: Option<HandoffId>) -> TargetEffect {
-        TargetEffect::CopyRanges {
-            ranges: staged::ranges(&self.manifest, &self.staged),
-            throttled: renew.is_none(),
-            renew,
-            told: self.told_or_empty(),
-        }
-    }
-
     fn pause(&mut self, then: Step, ms: u64, out: &mut Vec<TargetEffect>) {
         self.state = State::Pausing(then);
         out.push(TargetEffect::Wait { ms });
@@ -630,13 +448,5 @@ impl TargetMove {
     }
 }
 
-/// The pause for the next failure in a row, doubling up to a bound.
-fn backoff((first, longest): (u64, u64), failures: &mut u32) -> u64 {
-    let ms = first.saturating_mul(1 << (*failures).min(16)).min(longest);
-    *failures = failures.saturating_add(1);
-    ms
-}
-
 #[cfg(test)]
-#[path = "target/tests.rs"]
 mod tests;
