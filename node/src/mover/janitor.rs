@@ -94,7 +94,11 @@ impl Mover {
                 tracing::info!(%key, "bytes that were set aside are deleted: the partition is served");
             }
         }
-        let recorded = state
+        // Looked at anew, because moves may have begun meanwhile, and newer than any of them: a move
+        // that runs here is applied here.
+        let recorded = self
+            .ctx
+            .state()
             .assignments()
             .filter_map(|(key, a)| Some((key, a.target.as_ref()?.move_id)))
             .collect();

@@ -57,23 +57,21 @@ pub(super) struct Receive<'a> {
     pub(super) metrics: &'a Metrics,
 }
 
-/// The ranges in pieces, each small enough to be asked for at once.
-fn pieces(ranges: &[CopyRange], template: RangeRequest) -> VecDeque<RangeRequest> {
-    let mut out = VecDeque::new();
-    for range in ranges {
-        let mut from = range.from;
-        while from < range.to {
-            let len = RANGE_BYTES.min(range.to - from);
-            out.push_back(RangeRequest {
+/// The ranges in pieces, each small enough to be asked for at once. Made as they are wanted: how
+/// many there are is what a peer has claimed.
+fn pieces(ranges: &[CopyRange], template: RangeRequest) -> impl Iterator<Item = RangeRequest> + '_ {
+    ranges.iter().flat_map(move |range| {
+        let whole = range.to.saturating_sub(range.from);
+        (0..whole.div_ceil(RANGE_BYTES)).map(move |nth| {
+            let from = range.from + nth * RANGE_BYTES;
+            RangeRequest {
                 segment: range.segment,
                 from,
-                len,
+                len: RANGE_BYTES.min(range.to - from),
                 ..template
-            });
-            from += len;
-        }
-    }
-    out
+            }
+        })
+    })
 }
 
 impl Receive<'_> {
@@ -118,21 +116,22 @@ impl Receive<'_> {
             len: 0,
             drain: self.renew.is_some(),
         };
-        let mut waiting = pieces(ranges, template);
-        self.connect(streams, waiting.len().min(STREAMS)).await?;
+        let lanes = pieces(ranges, template).take(STREAMS).count();
+        self.connect(streams, lanes).await?;
+        let mut waiting = pieces(ranges, template).peekable();
         let mut asked: VecDeque<RangeRequest> = VecDeque::new();
         let lanes = streams.len().max(1);
         let (mut next_ask, mut next_read) = (0, 0);
         let mut copied = 0;
         let (mut renewed, mut saved) = (Instant::now(), Instant::now());
-        while !(waiting.is_empty() && asked.is_empty()) {
+        while !(waiting.peek().is_none() && asked.is_empty()) {
             while asked.len() < lanes * AHEAD
-                && let Some(piece) = waiting.front().copied()
+                && let Some(piece) = waiting.peek().copied()
             {
                 if let Some(throttle) = self.throttle {
                     self.interrupt.race(throttle.take(piece.len)).await?;
                 }
-                waiting.pop_front();
+                waiting.next();
                 streams[next_ask % lanes].request(piece).await?;
                 asked.push_back(piece);
                 next_ask += 1;

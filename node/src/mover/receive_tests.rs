@@ -39,7 +39,7 @@ fn pieces_cover_the_ranges_in_order_without_overlap() {
         len: 0,
         drain: false,
     };
-    let pieces = pieces(&ranges, template);
+    let pieces: Vec<_> = pieces(&ranges, template).collect();
     assert_eq!(pieces.len(), 4);
     let mut at = 512;
     for piece in pieces.iter().take(3) {

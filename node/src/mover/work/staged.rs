@@ -6,6 +6,7 @@
 use super::{Work, failed};
 use crate::mover::history::us_since;
 use crate::mover::receive::{CopyError, Receive};
+use crate::mover::told::Saved;
 use crate::mover::{Mover, told};
 use narad_core::copy::{InstallMark, Manifest, SegmentId};
 use narad_core::ids::{CopyId, HandoffId};
@@ -247,9 +248,14 @@ impl Work {
                 | StageError::Short { .. }
                 | StageError::BadBytes { .. }
                 | StageError::NotContiguous { .. }),
-            ) => TargetInput::Mismatch {
-                why: error.to_string(),
-            },
+            ) => {
+                // What was told does not vouch for these bytes any more, also after a restart.
+                told::forget(&self.mover.root, self.key, self.move_id).await;
+                self.saved.replace(Saved::default());
+                TargetInput::Mismatch {
+                    why: error.to_string(),
+                }
+            }
             Err(error) => failed(error),
         }
     }

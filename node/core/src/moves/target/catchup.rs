@@ -193,6 +193,11 @@ impl TargetMove {
         if told.move_id != self.move_id {
             return false;
         }
+        if self.broken {
+            let why = "the owner is dead and the staged copy is known to differ from what it had";
+            self.trouble(why.into(), out);
+            return false;
+        }
         let told_hwm = told.manifest.hwm;
         let covered = staged::covered_end(told.manifest.start, &self.staged);
         let Some(staged_end) = covered.filter(|end| *end >= told_hwm) else {

@@ -50,6 +50,23 @@ fn a_promotion_needs_everything_that_the_owner_had_told() {
 }
 
 #[test]
+fn a_copy_that_is_known_to_differ_is_never_promoted() {
+    let mut w = Worker::freezing();
+    w.one(TargetInput::Frozen {
+        capture: source(104),
+    });
+    w.copied(104);
+    w.one(TargetInput::Mismatch { why: "x".into() });
+    w.one(TargetInput::Proposed(ProposeOutcome::Unknown));
+    assert_eq!(w.one(TargetInput::Timer), TargetEffect::OpenSource);
+    // The source dies before it could be copied again.
+    assert!(matches!(
+        unreachable_with(&mut w, 1),
+        TargetEffect::Wait { .. }
+    ));
+}
+
+#[test]
 fn a_promotion_installs_first_and_names_the_death() {
     let mut w = Worker::begun();
     w.opened(100);
