@@ -8,7 +8,7 @@ source "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/lib.sh"
 
 INPUT=""
 RATE="2MiB/s"
-WARM_UP=8
+WARM_UP=15
 KEEP=0
 PROFILE=release
 PARTITIONS=12

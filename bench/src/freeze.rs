@@ -8,14 +8,14 @@ use crate::lines::{Lines, LinesError};
 use crate::load::{self, Load, LoadError};
 use crate::node::{Cluster, NodeError};
 use crate::replay;
-use crate::report::{MoveFigures, Spread, mib, ms, render, spread_ms, table};
+use crate::report::{MoveFigures, PARTS, Spread, mib, ms, render, spread_ms, table};
 use crate::servers::Servers;
 use crate::stop::Stop;
 use crate::units::parse_bytes;
 use hdrhistogram::Histogram;
 use narad_core::ids::PartitionIndex;
 use narad_wire::client::{MoveView, TopicSettingsView};
-use narad_wire::error::WireError;
+use narad_wire::error::{ErrorCode, WireError};
 use serde::Serialize;
 use std::path::PathBuf;
 use std::rc::Rc;
@@ -31,6 +31,8 @@ const GROWN_PERCENT: u64 = 150;
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 /// A move may take this many times as long as its bytes need at B, and a minute.
 const PATIENCE: u32 = 20;
+/// How long the old copy of the move before may still lie at the target.
+const RECLAIM_WITHIN: Duration = Duration::from_secs(60);
 /// How long the writer runs before a move, so that the source has measured W.
 const WARM_UP: Duration = Duration::from_secs(3);
 
@@ -262,6 +264,7 @@ impl Bench<'_> {
         )
         .await;
         self.check(&load)?;
+        self.settled(&load).await?;
         let filled = load.acked_bytes.get();
         let began = Instant::now();
         let writer = {
@@ -305,13 +308,14 @@ impl Bench<'_> {
         while sum.moves.len() < self.args.moves as usize {
             let one = self.one_move(load).await?;
             eprintln!(
-                "freeze: move {} {}: {} MiB in {} ms, {} passes, freeze {} ms",
+                "freeze: move {} {}: {} MiB in {} ms, {} passes, freeze {} ms ({})",
                 sum.moves.len() + 1,
                 one.outcome,
                 mib(one.bytes_done),
                 one.elapsed_ms,
                 one.passes,
-                ms(one.freeze_us, 1)
+                ms(one.freeze_us, 1),
+                parts(&one)
             );
             sum.moves.push(one);
             self.check(load)?;
@@ -333,6 +337,39 @@ impl Bench<'_> {
         Ok(())
     }
 
+    /// Orders a move. Refused for a moment after a move back, until the old copy is reclaimed.
+    async fn order(&self, target: &str) -> Result<u64, FreezeError> {
+        let began = Instant::now();
+        loop {
+            let client = self.servers.next();
+            match client.move_to(TOPIC, PartitionIndex(0), target).await {
+                Err(error)
+                    if error.code() == Some(ErrorCode::Refused)
+                        && began.elapsed() < RECLAIM_WITHIN =>
+                {
+                    glommio::timer::sleep(LOOK_EVERY).await;
+                }
+                ordered => return call("ordering the move", ordered),
+            }
+        }
+    }
+
+    /// Waits until every record of the fill is in the partition: those that the other node took
+    /// come through its ingress WAL.
+    async fn settled(&self, load: &Load) -> Result<(), FreezeError> {
+        let acked = load.ledger.borrow().progress().0;
+        loop {
+            let topic = self.servers.next().describe_topic(TOPIC).await;
+            let topic = call("looking at the topic", topic)?;
+            let partition = &topic.partitions[0];
+            if partition.known && partition.hwm >= acked {
+                return Ok(());
+            }
+            self.check(load)?;
+            glommio::timer::sleep(LOOK_EVERY).await;
+        }
+    }
+
     /// Moves the partition to the other node and waits until that is over.
     async fn one_move(&self, load: &Load) -> Result<MoveView, FreezeError> {
         let topic = call(
@@ -345,12 +382,7 @@ impl Bench<'_> {
             .iter()
             .find(|id| *id != owner)
             .expect("there are two nodes");
-        let ordered = self
-            .servers
-            .next()
-            .move_to(TOPIC, PartitionIndex(0), target)
-            .await;
-        let move_id = call("ordering the move", ordered)?;
+        let move_id = self.order(target).await?;
         let bytes = load.acked_bytes.get().max(1);
         let needed = bytes as f64 / self.args.bandwidth as f64;
         let patience = Duration::from_secs_f64(60.0 + f64::from(PATIENCE) * needed);
@@ -374,6 +406,12 @@ impl Bench<'_> {
             glommio::timer::sleep(LOOK_EVERY).await;
         }
     }
+}
+
+/// The parts of one freeze.
+fn parts(one: &MoveView) -> String {
+    let parts = PARTS.map(|(name, part)| format!("{name} {}", ms(part(&one.split), 1)));
+    parts.join(", ")
 }
 
 /// All rows as one table; the last line is `lost: N`.

@@ -11,9 +11,8 @@ use super::connect::Session;
 use super::error::{CliError, CliResult};
 use super::interrupt::Interrupt;
 use super::moves::interrupted;
-use super::output::{Out, spinner};
+use super::output::{Out, Progress};
 use super::units;
-use indicatif::ProgressBar;
 use narad_wire::client::{MemberView, MovesView};
 use serde_json::json;
 use std::time::{Duration, Instant};
@@ -105,10 +104,9 @@ async fn wait(
     interrupt: &mut Interrupt,
     out: &mut Out,
 ) -> CliResult {
-    let progress = spinner(session.json);
+    let progress = Progress::new(session.json);
     let began = Instant::now();
     let result = watch(session, node, interrupt, &progress).await;
-    progress.finish_and_clear();
     result?;
     let took = u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX);
     if session.json {
@@ -125,7 +123,7 @@ async fn watch(
     session: &Session,
     node: &str,
     interrupt: &mut Interrupt,
-    progress: &ProgressBar,
+    progress: &Progress,
 ) -> CliResult {
     let mut min_voters_looks = 0;
     let mut last_hold = String::new();
@@ -155,7 +153,7 @@ async fn watch(
             return Err(held(node, &member.held, "it is drained, and owns nothing"));
         }
         let moves = session.moves().await?;
-        progress.set_message(message(member, &moves));
+        progress.say(message(member, &moves));
         let now = trace(member, &moves);
         match &last {
             Some((before, since)) if *before == now => {

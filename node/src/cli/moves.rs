@@ -8,7 +8,7 @@ use super::args::MovesArgs;
 use super::connect::Session;
 use super::error::{CliError, CliResult};
 use super::interrupt::Interrupt;
-use super::output::{Out, render, spinner, table};
+use super::output::{Out, Progress, render, table};
 use super::units;
 use narad_wire::client::{MoveView, MovesView};
 use std::io::IsTerminal;
@@ -57,7 +57,7 @@ async fn wait(
     out: &mut Out,
 ) -> CliResult {
     let began = Instant::now();
-    let progress = spinner(session.json);
+    let progress = Progress::new(session.json);
     let mut quiet = 0;
     let last = loop {
         let view = session.moves().await?;
@@ -70,9 +70,8 @@ async fn wait(
         } else {
             quiet = 0;
         }
-        progress.set_message(summary(&view, plan.steps.len()));
+        progress.say(summary(&view, plan.steps.len()));
         if for_seconds.is_some_and(|seconds| began.elapsed() >= Duration::from_secs(seconds)) {
-            progress.finish_and_clear();
             return Err(CliError::new(
                 "still_moving",
                 format!("not at rest yet: {}", summary(&view, plan.steps.len())),
@@ -80,11 +79,9 @@ async fn wait(
             ));
         }
         if interrupt.pause(LOOK_EVERY).await {
-            progress.finish_and_clear();
             return Err(interrupted());
         }
     };
-    progress.finish_and_clear();
     if session.json {
         out.json(&last)
     } else {

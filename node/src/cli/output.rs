@@ -7,8 +7,9 @@ use super::error::CliResult;
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Serialize;
+use std::cell::Cell;
 use std::io::{self, BufWriter, IsTerminal, StdoutLock, Write};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Widest table, in columns.
 pub const MAX_WIDTH: u16 = 100;
@@ -106,18 +107,55 @@ pub fn render(table: &Table) -> String {
         .join("\n")
 }
 
-/// A line of progress on standard error; shows nothing unless that is a terminal.
-#[must_use]
-pub fn spinner(as_json: bool) -> ProgressBar {
-    let bar = if as_json || !io::stderr().is_terminal() {
-        ProgressBar::with_draw_target(None, ProgressDrawTarget::hidden())
-    } else {
-        ProgressBar::new_spinner()
-    };
-    let style = ProgressStyle::with_template("{spinner} {wide_msg} {elapsed}");
-    bar.set_style(style.expect("the template is right"));
-    bar.enable_steady_tick(Duration::from_millis(200));
-    bar
+/// Between two lines of progress where standard error is no terminal.
+const LOG_EVERY: Duration = Duration::from_secs(5);
+
+/// What long work says on standard error while it goes on: one line that changes on a terminal, a
+/// line now and then elsewhere, nothing with `--json`.
+pub struct Progress {
+    bar: ProgressBar,
+    /// When the last line was written, where lines are.
+    lines: Option<Cell<Instant>>,
+}
+
+impl Progress {
+    /// For a command.
+    ///
+    /// # Panics
+    /// Never: the template is a constant.
+    #[must_use]
+    pub fn new(as_json: bool) -> Self {
+        let terminal = io::stderr().is_terminal();
+        let bar = if as_json || !terminal {
+            ProgressBar::with_draw_target(None, ProgressDrawTarget::hidden())
+        } else {
+            let bar = ProgressBar::new_spinner();
+            bar.enable_steady_tick(Duration::from_millis(200));
+            bar
+        };
+        let style = ProgressStyle::with_template("{spinner} {wide_msg} {elapsed}");
+        bar.set_style(style.expect("the template is right"));
+        let lines = (!as_json && !terminal).then(|| Cell::new(Instant::now()));
+        Self { bar, lines }
+    }
+
+    /// Says how far it is.
+    pub fn say(&self, message: impl Into<String>) {
+        let message = message.into();
+        if let Some(last) = &self.lines
+            && last.get().elapsed() >= LOG_EVERY
+        {
+            last.set(Instant::now());
+            eprintln!("narad: {message}");
+        }
+        self.bar.set_message(message);
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        self.bar.finish_and_clear();
+    }
 }
 
 /// Bytes as text for JSON, or as hexadecimal when they are no text: (field name suffix, text).

@@ -9,7 +9,7 @@ use super::connect::Session;
 use super::error::{CliError, CliResult};
 use super::interrupt::Interrupt;
 use super::lines::{BATCH_BYTES, Batch, Source};
-use super::output::{Out, spinner};
+use super::output::{Out, Progress};
 use super::units;
 use futures::FutureExt;
 use futures::future::select;
@@ -89,7 +89,7 @@ async fn pump(
     interrupt: &mut Interrupt,
     tally: &mut Tally,
 ) -> CliResult {
-    let progress = spinner(session.json);
+    let progress = Progress::new(session.json);
     let began = Instant::now();
     let mut batches = source.start(record_max, batch_bytes(args.rate));
     let mut running = FuturesUnordered::new();
@@ -119,13 +119,12 @@ async fn pump(
             Event::Sent(sent) => reading &= settle(sent, tally, &mut failure),
         }
         let speed = tally.bytes as f64 / began.elapsed().as_secs_f64().max(0.001);
-        progress.set_message(format!(
+        progress.say(format!(
             "{} records acknowledged, {}",
             units::count(tally.records),
             units::rate(speed as u64)
         ));
     }
-    progress.finish_and_clear();
     failure.map_or(Ok(()), Err)
 }
 
