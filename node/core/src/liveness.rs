@@ -246,7 +246,7 @@ impl Liveness {
         incarnation: NodeIncarnation,
         effects: &mut Vec<LivenessEffect>,
     ) {
-        let waiting = self.waiting();
+        let waiting = self.beats_waiting();
         let Some(leading) = self.leading.as_mut() else {
             effects.push(LivenessEffect::Refuse { beat, busy: false });
             return;
@@ -268,7 +268,9 @@ impl Liveness {
         });
     }
 
-    fn waiting(&self) -> usize {
+    /// Heartbeats that wait for their answer here.
+    #[must_use]
+    pub fn beats_waiting(&self) -> usize {
         self.leading.as_ref().map_or(0, |leading| {
             let in_round = leading
                 .round

@@ -77,6 +77,8 @@ pub enum Span {
 pub enum Action {
     /// A client's record arrives at `n` for `p` and is submitted to the log or put into the WAL.
     Produce(usize, usize),
+    /// The oldest append in flight is in the file, and not yet known to be durable.
+    Written(usize, usize),
     /// The oldest append in flight becomes durable, is checked again and acked.
     Ack(usize, usize),
     /// The oldest append in flight is in the file and its sync fails: the log stops.

@@ -7,16 +7,16 @@ use crate::check::Check;
 use crate::explore::{Limits, explore};
 use crate::models;
 use crate::mutation::Mutation;
+use crate::scenarios;
 use crate::setup::Setup;
-use crate::walk::walk;
 
 /// How to look.
 #[derive(Clone, Debug)]
 pub enum Lab {
     /// Explore at most so many states.
     Explore(Setup, usize),
-    /// Walk so many seeds, each so many steps.
-    Walk(Setup, u64, usize),
+    /// Play every scenario that is about it.
+    Play,
 }
 
 /// A mutation that was noticed.
@@ -38,13 +38,27 @@ pub fn lab(mutation: Mutation) -> Lab {
     match mutation {
         Mutation::FlipWithoutHandoffId
         | Mutation::ResumeOnTtl
-        | Mutation::UnknownIsRejected
         | Mutation::NoSettle
         | Mutation::ReclaimOnLocalView
         | Mutation::ForgetFreeze
-        | Mutation::R3
         | Mutation::R5 => Lab::Explore(models::complete(1, 1), 600_000),
-        _ => Lab::Walk(models::walk_promotions(), 20_000, 400),
+        Mutation::PromoteWithoutGate
+        | Mutation::UnknownIsRejected
+        | Mutation::R3
+        | Mutation::DeposedLeaderAnswers
+        | Mutation::NoLeaseBeforeAck
+        | Mutation::R1
+        | Mutation::R2
+        | Mutation::R4
+        | Mutation::R6
+        | Mutation::R7
+        | Mutation::R8
+        | Mutation::R9
+        | Mutation::R10
+        | Mutation::R11
+        | Mutation::R12
+        | Mutation::R13
+        | Mutation::R14 => Lab::Play,
     }
 }
 
@@ -63,16 +77,18 @@ pub fn catch(mutation: Mutation) -> Option<Caught> {
                 actions: actions.len(),
             })
         }
-        Lab::Walk(setup, seeds, steps) => {
-            let setup = setup.without(mutation);
-            (1..=seeds).find_map(|seed| {
-                let walked = walk(&setup, seed, steps);
-                let violation = walked.violation?;
+        Lab::Play => {
+            let about = scenarios::ALL
+                .iter()
+                .filter(|s| s.about.contains(&mutation));
+            about.into_iter().find_map(|scenario| {
+                let (violation, actions) = scenarios::play(scenario, Some(mutation));
+                let violation = violation?;
                 Some(Caught {
                     check: violation.check,
                     what: violation.what,
-                    place: format!("{} seed {seed}", setup.name),
-                    actions: walked.actions.len(),
+                    place: format!("scenario: {}", scenario.name),
+                    actions,
                 })
             })
         }
@@ -88,7 +104,7 @@ pub fn line(mutation: Mutation, caught: Option<&Caught>) -> String {
             let check = format!("{:?}", caught.check);
             let what: String = caught.what.chars().take(90).collect();
             format!(
-                "{rule:<66} {check:<9} {:<34} {:>3} actions  {what}",
+                "{rule:<66} {check:<9} {:<60.60} {:>3} actions  {what}",
                 caught.place, caught.actions
             )
         }

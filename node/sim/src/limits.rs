@@ -13,3 +13,7 @@ pub const SHRINK_TRIES_MAX: usize = 20_000;
 pub const CHAIN_MAX: usize = 6;
 /// Actions of a walk, unless something else is asked for.
 pub const WALK_STEPS: usize = 400;
+/// Heartbeats that wait at a leader that cannot confirm itself.
+pub const BEATS_WAITING: usize = 2;
+/// Steps of a scenario until a worker gets where it is wanted.
+pub const PLAY_STEPS_MAX: usize = 60;

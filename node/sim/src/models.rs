@@ -6,6 +6,7 @@
 
 use crate::action::Span;
 use crate::explore::Limits;
+use crate::limits::STATES_MAX;
 use crate::setup::{Allow, Setup};
 
 /// The flip without deaths: lost, late and repeated messages, either side crashing.
@@ -28,6 +29,90 @@ pub fn complete(faults: u8, records: u32) -> Setup {
     }
 }
 
+/// The source dies: cut off, promoted over, and back with what it still holds.
+#[must_use]
+pub fn promote(faults: u8, records: u32) -> Setup {
+    Setup {
+        deaths: true,
+        faults,
+        records,
+        commands: 2,
+        advances: 4,
+        in_flight: 1,
+        allow: Allow {
+            cut: vec![0],
+            late: faults > 1,
+            advance: vec![Span::Ttl, Span::Promote],
+            reclaim: true,
+            ..Allow::default()
+        },
+        ..Setup::quiet("promote")
+    }
+}
+
+/// Moved there and back again: what is left of the first copy, and a deletion that comes twice.
+#[must_use]
+pub fn return_trip(faults: u8, records: u32) -> Setup {
+    Setup {
+        faults,
+        records,
+        commands: 9,
+        in_flight: 1,
+        allow: Allow {
+            crash: vec![0],
+            late: true,
+            move_to: vec![0],
+            reclaim: true,
+            ..Allow::default()
+        },
+        ..Setup::quiet("return-trip")
+    }
+}
+
+/// Another target, no target, and a topic that goes while it is being moved.
+#[must_use]
+pub fn replan(faults: u8, records: u32) -> Setup {
+    Setup {
+        faults,
+        records,
+        commands: 7,
+        in_flight: 1,
+        eager: Vec::new(),
+        allow: Allow {
+            late: true,
+            move_to: vec![1, 2],
+            cancel: true,
+            topic: true,
+            reclaim: true,
+            ..Allow::default()
+        },
+        ..Setup::quiet("replan")
+    }
+}
+
+/// The leader is the owner, and is cut off: the old one goes on believing that it leads.
+#[must_use]
+pub fn leaders(faults: u8, records: u32) -> Setup {
+    Setup {
+        leader: 0,
+        deaths: true,
+        faults,
+        records,
+        commands: 3,
+        advances: 4,
+        in_flight: 1,
+        eager: vec![1, 2],
+        allow: Allow {
+            cut: vec![0],
+            elect: vec![2],
+            advance: vec![Span::Ttl, Span::Promote],
+            beat: true,
+            ..Allow::default()
+        },
+        ..Setup::quiet("leaders")
+    }
+}
+
 /// Walks without deaths: everything but leaders, leases and promotions.
 #[must_use]
 pub fn walk_moves() -> Setup {
@@ -42,12 +127,14 @@ pub fn walk_moves() -> Setup {
         chained: false,
         allow: Allow {
             wal: true,
+            written: true,
             consume: true,
             retain: true,
             crash: vec![0, 1, 2],
             cut: vec![0, 1, 2],
             loss: true,
             late: true,
+            redo: true,
             disk: true,
             advance: vec![Span::Second, Span::Ttl],
             move_to: vec![0, 1, 2],
@@ -97,7 +184,9 @@ pub fn walk_promotions() -> Setup {
             mute: vec![0, 1, 2],
             cut: vec![0, 1, 2],
             elect: vec![0, 1, 2],
+            written: true,
             late: true,
+            redo: true,
             advance: vec![Span::Lease, Span::Ttl, Span::Promote],
             move_to: vec![0, 1, 2],
             reclaim: true,
@@ -146,13 +235,21 @@ pub fn explored(wide: bool) -> Vec<(Setup, Limits)> {
     let limits = |states| Limits { states, sample: 64 };
     if wide {
         vec![
-            (complete(1, 1), limits(2_000_000)),
-            (complete(2, 0), limits(4_000_000)),
+            (complete(2, 0), limits(STATES_MAX)),
+            (complete(1, 1), limits(STATES_MAX)),
+            (promote(2, 1), limits(STATES_MAX)),
+            (return_trip(2, 1), limits(STATES_MAX)),
+            (replan(2, 1), limits(STATES_MAX)),
+            (leaders(2, 1), limits(STATES_MAX)),
         ]
     } else {
         vec![
             (complete(0, 1), limits(200_000)),
             (complete(1, 0), limits(200_000)),
+            (promote(1, 1), limits(200_000)),
+            (return_trip(1, 1), limits(200_000)),
+            (replan(1, 1), limits(200_000)),
+            (leaders(2, 1), limits(200_000)),
         ]
     }
 }

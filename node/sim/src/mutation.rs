@@ -56,7 +56,7 @@ mutations! {
     /// R4.
     R4 = "R4: staged bytes count without their digest",
     /// R5.
-    R5 = "R5: a duplicate begin is taken, a cancel need not name the handoff",
+    R5 = "R5: handoff ids repeat, a second begin is taken",
     /// R6.
     R6 = "R6: a promotion does not name a death",
     /// R7.

@@ -11,6 +11,8 @@ use crate::mutation::Mutation;
 pub struct Allow {
     /// Produce at nodes that do not own the partition: into their WAL.
     pub wal: bool,
+    /// Being in the file and being durable are two steps.
+    pub written: bool,
     /// Consumers ack.
     pub consume: bool,
     /// Retention.
@@ -27,6 +29,8 @@ pub struct Allow {
     pub loss: bool,
     /// Proposals that come late, and repeated ones.
     pub late: bool,
+    /// Any applied command may come again.
+    pub redo: bool,
     /// Local failures of a disk.
     pub disk: bool,
     /// Time that may pass.

@@ -41,6 +41,8 @@ pub struct Source {
     pub side: SourcePartition,
     /// Appends between their check and their ack.
     pub in_flight: Vec<Record>,
+    /// So many of them are in the file already, above the HWM.
+    pub written: usize,
     /// A settle that runs.
     pub settling: Option<HandoffId>,
     /// Not served any more: closed once nothing is in flight.
@@ -152,6 +154,8 @@ pub struct Ghost {
     pub appenders: BTreeMap<(usize, Epoch), usize>,
     /// Records that an owner has shown.
     pub shown: BTreeSet<Record>,
+    /// The HWM that the owner of a partition told last.
+    pub told: BTreeMap<usize, u64>,
     /// Taken by retention.
     pub retained: BTreeSet<Record>,
 }
@@ -219,6 +223,8 @@ pub struct World {
     pub violation: Option<Violation>,
     /// For tables.
     pub count: Count,
+    /// A revival that the heartbeat of this step brings about comes late.
+    pub(crate) late_revival: bool,
     /// How the proposal of the tick that runs goes.
     pub(crate) cancel_how: How,
 }

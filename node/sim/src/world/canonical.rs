@@ -61,7 +61,13 @@ impl World {
             Some(source) => {
                 source.side.rebased(self.now).hash(hash);
                 (&source.in_flight, source.settling, source.stopped).hash(hash);
-                (source.failed, source.frontier, source.marked).hash(hash);
+                (
+                    source.failed,
+                    source.frontier,
+                    source.marked,
+                    source.written,
+                )
+                    .hash(hash);
             }
         }
         match &part.worker {

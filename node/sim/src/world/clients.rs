@@ -88,7 +88,13 @@ impl World {
         let record = source.in_flight.remove(0);
         let epoch = source.side.copy().epoch;
         if let Some(copy) = part.copies.get_mut(&epoch) {
-            copy.append(record, most);
+            if source.written == 0 {
+                copy.append(record, most);
+            } else {
+                source.written -= 1;
+                copy.hwm = copy.end() - source.written as u64;
+                copy.fence = None;
+            }
         }
         if may_ack {
             self.acked(n, p, epoch, record);
@@ -96,6 +102,21 @@ impl World {
         self.note_shown(n, p);
         self.settle(n, p);
         self.close_stopped(n, p);
+    }
+
+    /// The oldest append that is not in the file gets there; nobody is told, nobody sees it.
+    pub(crate) fn write(&mut self, n: usize, p: usize) {
+        let most = self.setup.segment;
+        let part = self.part(n, p);
+        let Some(source) = &mut part.source else {
+            return;
+        };
+        let record = source.in_flight[source.written];
+        source.written += 1;
+        let epoch = source.side.copy().epoch;
+        if let Some(copy) = part.copies.get_mut(&epoch) {
+            copy.segments.push(copy.start, record, most);
+        }
     }
 
     fn acked(&mut self, n: usize, p: usize, epoch: narad_core::ids::Epoch, record: Record) {
@@ -111,11 +132,14 @@ impl World {
             return;
         };
         let record = source.in_flight.remove(0);
-        // The rest of the group fails with it and is not in the file.
+        // The rest of the group fails with it.
         source.in_flight.clear();
+        let written = std::mem::take(&mut source.written) > 0;
         source.failed = true;
         let epoch = source.side.copy().epoch;
-        if let Some(copy) = part.copies.get_mut(&epoch) {
+        if let Some(copy) = part.copies.get_mut(&epoch)
+            && !written
+        {
             copy.segments.push(copy.start, record, most);
         }
         self.settle(n, p);

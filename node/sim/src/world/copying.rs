@@ -120,7 +120,10 @@ impl World {
         }
         match answer {
             Some(SourceEffect::AnswerManifest { .. }) => match self.manifest(source, p) {
-                Some(manifest) => self.told_so(n, p, manifest, open),
+                Some(manifest) => {
+                    self.ghost().told.insert(p, manifest.hwm.0);
+                    self.told_so(n, p, manifest, open)
+                }
                 None => unreachable(),
             },
             Some(SourceEffect::AnswerRefused(refusal)) => TargetInput::SourceRefused(refusal),
@@ -352,13 +355,19 @@ impl World {
 
     pub(crate) fn roll_back(&mut self, n: usize, p: usize, epoch: Epoch) -> TargetInput {
         let move_id = self.move_of(n, p);
-        let held = self.part(n, p).copies.remove(&epoch);
-        let Some(copy) = held else {
+        let Some(held) = self.nodes[n].parts[p].copies.get(&epoch) else {
             return TargetInput::RolledBack;
         };
-        if copy.mark.is_none() {
-            self.violate(Check::P9, format!("a served copy of p{p} is rolled back"));
+        // The storage takes back only what this very move installed and nobody has opened since.
+        if held.mark.is_none_or(|mark| mark.move_id != move_id) {
+            return failed("not installed by this move");
         }
+        self.check_delete(n, p, epoch);
+        let copy = self
+            .part(n, p)
+            .copies
+            .remove(&epoch)
+            .expect("looked at above");
         self.count.rollbacks += 1;
         let part = self.part(n, p);
         part.staging = Some(Staging {

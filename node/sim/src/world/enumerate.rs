@@ -7,6 +7,7 @@
 use super::World;
 use super::step::allowed;
 use crate::action::{Action, How};
+use crate::limits::BEATS_WAITING;
 use narad_core::meta::Command;
 use narad_core::moves::target::TargetEffect;
 
@@ -82,8 +83,9 @@ impl World {
         if allow.beat && self.setup.deaths {
             for to in 0..self.nodes.len() {
                 let there = n == to || (self.reach(n, to) && !node.mute);
-                if self.nodes[to].leads && there {
-                    self.push_all(out, &[How::Ok, How::NoReply], |how| {
+                let waiting = self.nodes[to].liveness.beats_waiting();
+                if self.nodes[to].leads && there && waiting < BEATS_WAITING {
+                    self.push_all(out, &[How::Ok, How::NoReply, How::Late], |how| {
                         Action::Beat(n, to, how)
                     });
                 }
@@ -119,6 +121,9 @@ impl World {
         };
         if !source.in_flight.is_empty() {
             out.push(Action::Ack(n, p));
+            if allow.written && source.written < source.in_flight.len() && !source.stopped {
+                out.push(Action::Written(n, p));
+            }
             if allow.disk && self.faults > 0 && !source.stopped {
                 out.push(Action::SyncFails(n, p));
             }
@@ -234,10 +239,13 @@ impl World {
         if self.has_leader() {
             out.extend((0..self.pool.len()).map(Action::Commit));
         }
-        out.extend((0..self.pool.len()).map(Action::Forget));
+        // In an exhaustive model it is enough that it need not be applied.
+        if !self.setup.chained {
+            out.extend((0..self.pool.len()).map(Action::Forget));
+        }
         out.extend((0..self.calls.len()).map(Action::Call));
         let repeatable = self.last_command.is_some() && self.pool.len() < 2;
-        if self.setup.allow.late && self.faults > 0 && repeatable {
+        if self.setup.allow.redo && self.faults > 0 && repeatable {
             out.push(Action::Redo);
         }
         if self.advances > 0 {

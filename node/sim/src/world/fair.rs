@@ -12,13 +12,18 @@ use narad_core::moves::target::TargetEffect;
 impl World {
     /// Runs the fair continuation and looks whether every move ends and nothing is lost at rest.
     pub fn finish(&mut self) {
+        self.finish_without(None);
+    }
+
+    /// The same while one node stays away for ever.
+    pub fn finish_without(&mut self, absent: Option<usize>) {
         if self.violation.is_some() {
             return;
         }
         self.faults = 0;
         self.commands = u64::MAX / 2;
         for n in 0..self.nodes.len() {
-            if self.nodes[n].removed {
+            if self.nodes[n].removed || absent == Some(n) {
                 continue;
             }
             if !self.nodes[n].up {
@@ -45,6 +50,9 @@ impl World {
         for _ in 0..FAIR_ROUNDS {
             self.round();
             if self.violation.is_some() {
+                return;
+            }
+            if absent.is_some() && self.served() {
                 return;
             }
             if self.at_rest() {
@@ -79,7 +87,8 @@ impl World {
             self.step(Action::Plan(How::Ok));
         }
         self.advances = 1;
-        self.step(Action::Advance(Span::Second));
+        let away = (0..self.nodes.len()).any(|n| !self.nodes[n].removed && !self.in_quorum(n));
+        self.step(Action::Advance(if away { Span::Ttl } else { Span::Second }));
     }
 
     fn fair_part(&mut self, n: usize, p: usize) {
@@ -124,6 +133,14 @@ impl World {
         self.step(Action::Salvage(n, p));
         self.step(Action::Reclaim(n, p, How::Ok));
         self.step(Action::Report(n, p));
+    }
+
+    /// Whoever owns a partition takes appends to it.
+    fn served(&self) -> bool {
+        (0..self.keys.len()).all(|p| {
+            let owner = self.view(p).map(|view| self.index_of(&view.owner));
+            owner.is_none_or(|n| self.in_quorum(n) && self.may_append(n, p))
+        })
     }
 
     /// Every move has ended, every owner takes appends, nothing is left of ended epochs, every WAL

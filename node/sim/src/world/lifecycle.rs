@@ -48,6 +48,7 @@ impl World {
             violation: None,
             count: Default::default(),
             cancel_how: How::Ok,
+            late_revival: false,
             setup: Arc::new(setup),
         };
         for n in 0..world.nodes.len() {
@@ -250,7 +251,9 @@ impl World {
             node: &node,
             incarnation: incarnation(n, self.nodes[n].life),
         };
+        self.late_revival = how == How::Late;
         self.feed_liveness(to, input);
+        self.late_revival = false;
     }
 
     /// Steps a leader's clocks and carries out what they want.
@@ -297,7 +300,11 @@ impl World {
                 Vec::new()
             }
             LivenessEffect::Propose { node, command } => {
-                let end = if genuine {
+                let revival = matches!(command, Command::MarkAlive { .. });
+                let end = if genuine && revival && self.late_revival {
+                    self.pool.push(command);
+                    ProposalEnd::Unknown
+                } else if genuine {
                     self.commit(&command);
                     ProposalEnd::Logged(self.last().applied)
                 } else {
@@ -426,7 +433,7 @@ fn crashed(part: &mut Part, source: &Source, keep: bool, most: u64) {
         return;
     };
     if keep {
-        for record in &source.in_flight {
+        for record in source.in_flight.iter().skip(source.written) {
             copy.segments.push(copy.start, *record, most);
         }
         copy.frontier = source.frontier;

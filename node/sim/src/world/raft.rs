@@ -8,7 +8,7 @@ use super::{Version, World};
 use crate::action::How;
 use crate::hash::Hash128;
 use crate::mutation::Mutation;
-use narad_core::ids::RaftIndex;
+use narad_core::ids::{HandoffId, Offset, RaftIndex};
 use narad_core::meta::{Command, EpochEnd, MemberStatus, MetaState, Reply};
 use narad_core::moves::target::ProposeOutcome;
 use std::sync::Arc;
@@ -110,16 +110,32 @@ impl World {
                 change(state, *key, |a| a.ended = hidden);
                 reply
             }
-            (Mutation::R5, Command::BeginHandoff { key, .. }) => {
+            (Mutation::R5, Command::BeginHandoff { key, move_id, .. }) => {
                 let mut held = None;
                 change(state, *key, |a| {
                     held = a.target.as_mut().and_then(|t| t.handoff.take());
                 });
+                let mut reply = state.apply(index, &command);
+                // Its id is the move's, not the log index: one that repeats.
+                if let Reply::Done { index } = &mut reply {
+                    held = Some(HandoffId(move_id.0));
+                    *index = RaftIndex(move_id.0);
+                }
+                change(state, *key, |a| {
+                    if let Some(target) = &mut a.target {
+                        target.handoff = held;
+                    }
+                });
+                reply
+            }
+            (Mutation::PromoteWithoutGate, Command::ForcePromote { key, .. }) => {
                 let reply = state.apply(index, &command);
-                if matches!(reply, Reply::Refused { .. }) {
+                let told = self.ghost.told.get(&self.number_of(*key)).copied();
+                if let (Reply::Done { .. }, Some(told)) = (&reply, told) {
                     change(state, *key, |a| {
-                        if let Some(target) = &mut a.target {
-                            target.handoff = held;
+                        if let Some(ended) = a.ended.last_mut() {
+                            let told_hwm = Offset(told);
+                            ended.end = EpochEnd::Promoted { told_hwm };
                         }
                     });
                 }

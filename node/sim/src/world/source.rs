@@ -56,6 +56,7 @@ impl World {
         part.source = Some(Source {
             side,
             in_flight: Vec::new(),
+            written: 0,
             settling: None,
             stopped: false,
             failed: false,

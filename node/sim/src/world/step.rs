@@ -69,6 +69,7 @@ impl World {
     fn take(&mut self, action: Action) {
         match action {
             Action::Produce(n, p) => self.produce(n, p),
+            Action::Written(n, p) => self.write(n, p),
             Action::Ack(n, p) => self.end_append(n, p),
             Action::SyncFails(n, p) => self.sync_fails(n, p),
             Action::Reopen(n, p) => self.reopen(n, p),
@@ -161,6 +162,7 @@ pub(super) fn cost(action: Action) -> u8 {
         | Action::DeleteTopic => 1,
         Action::Produce(..)
         | Action::Ack(..)
+        | Action::Written(..)
         | Action::Reopen(..)
         | Action::Consume(..)
         | Action::Retain(..)

@@ -214,9 +214,10 @@ impl World {
         if !self.to_leader(n) || how == How::Lost {
             return TargetInput::Barrier(None);
         }
-        self.catch_up(n);
         let mut assignment = self.view(p).cloned();
-        if std::mem::take(&mut self.part(n, p).rejected) {
+        if !std::mem::take(&mut self.part(n, p).rejected) {
+            self.catch_up(n);
+        } else {
             // A rule switched off: no answer counts as a refusal.
             let epoch = self.nodes[n].parts[p]
                 .worker
