@@ -22,8 +22,25 @@ pub const CONFIG_FILE_MAX_BYTES: u64 = 1 << 20;
 /// Largest `node.json` that is read, in bytes.
 pub const NODE_FILE_MAX_BYTES: u64 = 64 << 10;
 
-/// Threads that answer the admin port; a scrape and a few people.
-pub const HTTP_THREADS: usize = 4;
+/// Threads that answer the admin port, each one connection at a time: a scrape and a few people,
+/// with room for some clients that are slow.
+pub const HTTP_THREADS: usize = 16;
+/// Largest head of a request to the admin port, in bytes; browsers send a few KiB.
+pub const HTTP_HEAD_MAX_BYTES: usize = 8 << 10;
+/// Most headers of a request to the admin port.
+pub const HTTP_HEADERS_MAX: usize = 64;
+/// Largest body that is read, in bytes, and not looked at: no path takes one.
+pub const HTTP_BODY_MAX_BYTES: usize = 4 << 10;
+/// How long a client of the admin port may take to send its whole request, in ms.
+pub const HTTP_READ_MS: u64 = 3_000;
+/// How long it may take to read the whole answer, in ms; a large `/metrics` is some MiB.
+pub const HTTP_WRITE_MS: u64 = 10_000;
+/// How long an answered connection may stay until the client closes it, in ms.
+pub const HTTP_LINGER_MS: u64 = 500;
+/// Reads (of at most 1 KiB) from an answered connection before it is closed all the same.
+pub const HTTP_LINGER_READS: usize = 256;
+/// Pause after a connection could not be taken, in ms.
+pub const HTTP_ACCEPT_PAUSE_MS: u64 = 50;
 /// How long one call to another node's control core may take, in ms.
 pub const PEER_CALL_MS: u64 = 5_000;
 /// How long a proposal that was handed to the leader is waited for, in ms; then it is unknown.

@@ -215,6 +215,64 @@ fn the_admin_port_answers_with_proper_codes() {
     assert!(metrics.contains("narad_members_alive 1"), "{metrics}");
 }
 
+/// Sends bytes to the admin port as they are; what comes back until the end.
+fn raw_http(node: &support::Node, bytes: &[u8]) -> String {
+    use std::io::{Read, Write};
+    let mut stream = std::net::TcpStream::connect(("127.0.0.1", node.port + 2)).unwrap();
+    stream.write_all(bytes).unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    answer
+}
+
+#[test]
+fn what_a_client_of_the_admin_port_claims_or_leaves_out_harms_nobody() {
+    let mut cluster = Cluster::founders("admin", 1, &["--min-voters=1"]);
+    cluster.start_all();
+    cluster.wait_ready();
+    let node = &cluster.nodes[0];
+    let path = "/v1/cluster/members/n1/decommission";
+    for header in [
+        "Content-Length: 99999999999999",
+        "Content-Length: 18446744073709551615",
+        "Content-Length: 9999999999999999999999999",
+        "Content-Length: 5000",
+        "Transfer-Encoding: chunked",
+    ] {
+        for line in [format!("POST {path}"), "GET /healthz".into()] {
+            let text = format!("{line} HTTP/1.1\r\nHost: a\r\n{header}\r\n\r\nabc");
+            let answer = raw_http(node, text.as_bytes());
+            assert!(answer.starts_with("HTTP/1.1 413 "), "{header}: {answer}");
+        }
+    }
+    let long = format!("GET /{} HTTP/1.1\r\n", "x".repeat(9000));
+    let answer = raw_http(node, long.as_bytes());
+    assert!(answer.starts_with("HTTP/1.1 431 "), "{answer}");
+    let answer = raw_http(node, b"\x16\x03\x01 no http\r\n\r\n");
+    assert!(answer.starts_with("HTTP/1.1 400 "), "{answer}");
+
+    // Nothing of it was carried out.
+    assert_eq!(node.member("n1").unwrap()["draining"], false);
+    // A small body is read over.
+    let answer = raw_http(
+        node,
+        b"GET /healthz HTTP/1.1\r\nContent-Length: 3\r\n\r\nabc",
+    );
+    assert!(answer.starts_with("HTTP/1.1 200 OK\r\n"), "{answer}");
+    let answer = raw_http(node, b"HEAD /healthz HTTP/1.0\r\n\r\n");
+    assert!(answer.ends_with("\r\n\r\n"), "no body: {answer}");
+    let answer = raw_http(node, b"PUT /v1/topics HTTP/1.1\r\n\r\n");
+    assert!(answer.contains("\r\nAllow: GET, HEAD\r\n"), "{answer}");
+
+    // More silent clients than there are threads only take their bounded time.
+    let silent: Vec<_> = (0..40)
+        .map(|_| std::net::TcpStream::connect(("127.0.0.1", node.port + 2)).unwrap())
+        .collect();
+    assert_eq!(node.http("GET", "/readyz").unwrap().0, 200);
+    drop(silent);
+    assert!(cluster.nodes[0].runs(), "{}", cluster.nodes[0].log());
+}
+
 /// Runs `narad serve` that should be refused; its standard error.
 fn refused(args: &[String]) -> String {
     let output = Command::new(env!("CARGO_BIN_EXE_narad"))

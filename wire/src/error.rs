@@ -60,9 +60,7 @@ pub fn code_is_transient(code: ErrorCode) -> bool {
         | ErrorCode::UnknownOutcome
         | ErrorCode::Unavailable
         | ErrorCode::Timeout
-        | ErrorCode::NotMember
         | ErrorCode::Internal
-        | ErrorCode::Dead
         | ErrorCode::ShuttingDown => true,
         ErrorCode::Ok
         | ErrorCode::Invalid
@@ -72,6 +70,8 @@ pub fn code_is_transient(code: ErrorCode) -> bool {
         | ErrorCode::TooLarge
         | ErrorCode::StaleLease
         | ErrorCode::Refused
+        | ErrorCode::NotMember
+        | ErrorCode::Dead
         | ErrorCode::Unsupported
         | ErrorCode::Corrupt => false,
     }

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 const KEPT_TO: [(&str, &[&str]); 10] = [
     ("openraft", &["node"]),
     ("openraft-rt", &["node"]),
-    ("tiny_http", &["node"]),
+    ("httparse", &["node"]),
     ("prometheus-client", &["node"]),
     ("clap_complete", &["node"]),
     ("capnp", &["schema", "wire", "node"]),

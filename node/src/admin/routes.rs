@@ -14,13 +14,14 @@ use narad_wire::error::{ErrorCode, WireFault, code_name};
 use serde::Serialize;
 use serde_json::json;
 use std::sync::Arc;
-use tiny_http::Method;
 
 /// An answer.
 pub(super) struct Reply {
     pub(super) status: u16,
     pub(super) content_type: &'static str,
     pub(super) body: String,
+    /// The methods that the path takes, where it was another one.
+    pub(super) allow: Option<&'static str>,
 }
 
 const JSON: &str = "application/json";
@@ -34,10 +35,11 @@ fn json<T: Serialize>(status: u16, value: &T) -> Reply {
         status,
         content_type: JSON,
         body,
+        allow: None,
     }
 }
 
-fn problem(status: u16, code: &str, message: &str, hint: &str) -> Reply {
+pub(super) fn problem(status: u16, code: &str, message: &str, hint: &str) -> Reply {
     json(
         status,
         &json!({ "error": { "code": code, "message": message, "hint": hint } }),
@@ -69,17 +71,17 @@ fn stopping() -> Reply {
 }
 
 /// Answers one request.
-pub(super) fn route(ctx: &Arc<NodeContext>, method: &Method, url: &str) -> Reply {
+pub(super) fn route(ctx: &Arc<NodeContext>, method: &str, url: &str) -> Reply {
     let path = url.split(['?', '#']).next().unwrap_or("");
     let parts: Vec<&str> = path.split('/').filter(|part| !part.is_empty()).collect();
     match parts.as_slice() {
         ["v1", "cluster", "members", id, "decommission"] => match method {
-            Method::Post => decommission(ctx, id, true),
-            Method::Delete => decommission(ctx, id, false),
-            _ => not_allowed("POST or DELETE"),
+            "POST" => decommission(ctx, id, true),
+            "DELETE" => decommission(ctx, id, false),
+            _ => not_allowed("POST, DELETE"),
         },
-        known if get(ctx, known).is_some() && !matches!(method, Method::Get | Method::Head) => {
-            not_allowed("GET")
+        known if get(ctx, known).is_some() && !matches!(method, "GET" | "HEAD") => {
+            not_allowed("GET, HEAD")
         }
         known => match get(ctx, known) {
             Some(answer) => answer(),
@@ -94,13 +96,12 @@ pub(super) fn route(ctx: &Arc<NodeContext>, method: &Method, url: &str) -> Reply
     }
 }
 
-fn not_allowed(allowed: &str) -> Reply {
-    problem(
-        405,
-        "wrongMethod",
-        &format!("this path takes {allowed}"),
-        "change the method",
-    )
+fn not_allowed(allowed: &'static str) -> Reply {
+    let message = format!("this path takes {allowed}");
+    Reply {
+        allow: Some(allowed),
+        ..problem(405, "wrongMethod", &message, "change the method")
+    }
 }
 
 /// What a GET of this path does, if there is such a path.
@@ -118,6 +119,7 @@ fn get<'a>(
             status: 200,
             content_type: METRICS,
             body: ctx.metrics.render(),
+            allow: None,
         }),
         ["v1", "cluster", "members"] => Box::new(|| {
             view(
