@@ -103,12 +103,12 @@ fn images_recover(seed: u64) {
                 drop(log);
                 let before = at.join("before");
                 copy_tree(&at.join("partitions"), &before.join("partitions"));
+                let mut all = files_of(&before.join("partitions/t7-p3-e1"));
                 let again = Recorder::start(&before);
                 let sent = work(&before, &again, end, 3).await;
                 fault::clear();
                 let second = again.events.borrow().clone();
                 let cut = dice.roll(second.len() as u64 + 1) as usize;
-                let mut all = files_of(&before, &at, "partitions/t7-p3-e1");
                 all.extend(second[..cut].iter().cloned());
                 let files = image(&all, &mut dice);
                 let twice = at.join("twice");

@@ -92,7 +92,7 @@ fn frames() -> impl Strategy<Value = Vec<(u8, u16, bool)>> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 2000, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn pieces_do_not_matter_and_an_intact_segment_has_no_holes(

@@ -370,7 +370,11 @@ fn foreign_and_newer_files_are_refused_and_unknown_ones_left_alone() {
         copy_tree(&root.join("partitions"), &newer.join("partitions"));
         let dir = newer.join("partitions/t7-p3-e1");
         let _ = fs::remove_file(dir.join("segments.list"));
-        patch(&segment_files(&dir)[0], 8, &[2]);
+        let file = &segment_files(&dir)[0];
+        let mut header = fs::read(file).unwrap();
+        header[8] = 2;
+        patch(file, 8, &[2]);
+        patch(file, 60, &crc32c::crc32c(&header[..60]).to_le_bytes());
         let refused = Log::open(&newer, copy(1), &big()).await;
         assert!(
             matches!(refused, Err(StorageError::NewerVersion { found: 2, .. })),

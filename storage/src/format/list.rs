@@ -144,6 +144,10 @@ impl SegmentList {
         if bytes.len() < HEAD + 4 || bytes.len() > MAX_LIST_BYTES || &bytes[..8] != LIST_MAGIC {
             return Err(FormatError::Damaged("no segment list"));
         }
+        let crc_at = bytes.len() - 4;
+        if crc32c::crc32c(&bytes[..crc_at]) != u32_at(bytes, crc_at) {
+            return Err(FormatError::Damaged("segment list has a wrong checksum"));
+        }
         let version = u32_at(bytes, 8);
         if version > FORMAT_VERSION {
             return Err(FormatError::Newer(version));
@@ -154,10 +158,6 @@ impl SegmentList {
             || bytes.len() != HEAD + count * ENTRY + marks * MARK + 4
         {
             return Err(FormatError::Damaged("segment list has a wrong length"));
-        }
-        let crc_at = bytes.len() - 4;
-        if crc32c::crc32c(&bytes[..crc_at]) != u32_at(bytes, crc_at) {
-            return Err(FormatError::Damaged("segment list has a wrong checksum"));
         }
         let entries = (0..count)
             .map(|i| decode_entry(&bytes[HEAD + i * ENTRY..]))

@@ -86,12 +86,12 @@ impl Meta {
         if bytes.len() < META_SLOT_BYTES || &bytes[..8] != MAGIC {
             return Err(FormatError::Damaged("no meta slot"));
         }
+        if crc32c::crc32c(&bytes[..CRC_AT]) != u32_at(bytes, CRC_AT) {
+            return Err(FormatError::Damaged("meta slot has a wrong checksum"));
+        }
         let version = u32_at(bytes, 8);
         if version > FORMAT_VERSION {
             return Err(FormatError::Newer(version));
-        }
-        if crc32c::crc32c(&bytes[..CRC_AT]) != u32_at(bytes, CRC_AT) {
-            return Err(FormatError::Damaged("meta slot has a wrong checksum"));
         }
         let flags = u32_at(bytes, 12);
         let offset = |at| Offset(u64_at(bytes, at));
@@ -190,6 +190,9 @@ mod tests {
     fn a_newer_version_is_told_apart_from_damage() {
         let mut bytes = meta(1).encode();
         bytes[8] = 2;
+        assert_eq!(decode_file(&bytes).unwrap().damaged, 1);
+        let crc = crc32c::crc32c(&bytes[..CRC_AT]);
+        put(&mut bytes, CRC_AT, &crc.to_le_bytes());
         assert_eq!(decode_file(&bytes), Err(FormatError::Newer(2)));
     }
 }

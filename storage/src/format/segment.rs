@@ -134,12 +134,12 @@ impl SegmentHeader {
         if bytes.len() < SEGMENT_HEADER_BYTES || &bytes[..8] != MAGIC {
             return Err(FormatError::Damaged("no segment header"));
         }
+        if crc32c::crc32c(&bytes[..60]) != u32_at(bytes, 60) {
+            return Err(FormatError::Damaged("segment header has a wrong checksum"));
+        }
         let version = u32_at(bytes, 8);
         if version > FORMAT_VERSION {
             return Err(FormatError::Newer(version));
-        }
-        if crc32c::crc32c(&bytes[..60]) != u32_at(bytes, 60) {
-            return Err(FormatError::Damaged("segment header has a wrong checksum"));
         }
         let owner =
             Owner::decode(bytes, 16).ok_or(FormatError::Damaged("unknown kind of segment"))?;

@@ -13,11 +13,11 @@ use crate::format::frame::frame_len;
 use crate::format::list::{IndexPoint, Totals, bound_marks};
 use crate::format::record::Record;
 use crate::limits::{
-    CHECKPOINT_BYTES, FIRST_EXTENT_BYTES, GROUP_BYTES, INDEX_STEP_BYTES, MAX_FRAME_PAYLOAD_BYTES,
-    MAX_FRAME_RECORDS, TRIM_BLOCK_BYTES,
+    CHECKPOINT_BYTES, FIRST_EXTENT_BYTES, GROUP_BYTES, INDEX_STEP_BYTES, IO_CHUNK_BYTES,
+    MAX_FRAME_PAYLOAD_BYTES, MAX_FRAME_RECORDS, TRIM_BLOCK_BYTES,
 };
 use futures::channel::oneshot;
-use futures::future::try_join_all;
+use futures::future::{try_join, try_join_all};
 use narad_core::copy::SegmentId;
 use narad_core::ids::{Offset, Origin, WallMs};
 use std::rc::Rc;
@@ -172,19 +172,42 @@ impl Store {
         self.reserve(&place, place.pos + len as u64).await?;
         self.filled_up_to(place.pos + len as u64).await;
         let durable = self.state.borrow().durable;
-        let written = self.encode(group, &place, len, head, durable);
+        let mut written = self.encode(group, &place, len, head, durable);
         let mut at = place.pos;
         let writes = written.chunks.iter().map(|chunk| {
             let pos = at;
             at += chunk.len() as u64;
             place.file.write(chunk.clone(), pos)
         });
-        try_join_all(writes.collect::<Vec<_>>()).await?;
+        let writes = try_join_all(writes.collect::<Vec<_>>());
+        let start = self.digest_before(&place);
+        let digest = async {
+            if len > IO_CHUNK_BYTES / 8 {
+                // Lets the write reach the disk first; what is left to compute then costs no time.
+                glommio::executor().yield_now().await;
+            }
+            let chunks = written.chunks.iter();
+            Ok(chunks.fold(start, |crc, c| crc32c::crc32c_append(crc, c.as_bytes())))
+        };
+        let (_, digest) = try_join(writes, digest).await?;
+        written.digest = digest;
         place.file.sync().await?;
         if place.fresh.is_some() {
             disk::sync_dir(&self.dir).await?;
         }
         Ok((place, written))
+    }
+
+    /// Digest of the segment up to where a group begins.
+    fn digest_before(&self, place: &Place) -> u32 {
+        if place.fresh.is_some() {
+            return 0;
+        }
+        let state = self.state.borrow();
+        let totals = state.segments[state.segments.len() - 1].totals;
+        // Not empty where the disk's block is larger than the one written with before.
+        let gap = vec![0; (place.pos - totals.len) as usize];
+        crc32c::crc32c_append(totals.digest, &gap)
     }
 
     /// Finds the segment for a group, sealing the active one when it is full.
@@ -318,16 +341,9 @@ impl Store {
         let Some(segment) = state.segments.last_mut() else {
             unreachable!("a group was written to no segment");
         };
-        let mut len = place.pos;
-        if segment.totals.len < len && place.fresh.is_none() {
-            // The disk's block is larger than the one the segment was written with before.
-            let gap = vec![0; (len - segment.totals.len) as usize];
-            segment.totals.digest = crc32c::crc32c_append(segment.totals.digest, &gap);
-        }
-        for chunk in &written.chunks {
-            segment.totals.digest = crc32c::crc32c_append(segment.totals.digest, chunk.as_bytes());
-            len += chunk.len() as u64;
-        }
+        let bytes: u64 = written.chunks.iter().map(|c| c.len() as u64).sum();
+        let len = place.pos + bytes;
+        segment.totals.digest = written.digest;
         state.work.writes += 1;
         state.work.syncs += 1;
         state.work.written_bytes += len - place.pos;

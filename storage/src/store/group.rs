@@ -68,6 +68,7 @@ impl Store {
             chunks: out.chunks.into_iter().map(Rc::new).collect(),
             positions,
             padding,
+            digest: 0,
         }
     }
 }
@@ -78,6 +79,8 @@ pub(crate) struct Written {
     /// Where each frame begins in the file.
     pub(crate) positions: Vec<u64>,
     pub(crate) padding: usize,
+    /// Digest of the segment with the group, once computed.
+    pub(crate) digest: u32,
 }
 
 /// Aligned buffers that together hold one group.

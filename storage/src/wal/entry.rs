@@ -71,12 +71,12 @@ fn decode_identity(bytes: &[u8]) -> Result<WalId, FormatError> {
     if bytes.len() != 28 || &bytes[..8] != IDENTITY_MAGIC {
         return Err(FormatError::Damaged("no identity"));
     }
+    if crc32c::crc32c(&bytes[..24]) != u32_at(bytes, 24) {
+        return Err(FormatError::Damaged("identity has a wrong checksum"));
+    }
     let version = u32_at(bytes, 8);
     if version > FORMAT_VERSION {
         return Err(FormatError::Newer(version));
-    }
-    if crc32c::crc32c(&bytes[..24]) != u32_at(bytes, 24) {
-        return Err(FormatError::Damaged("identity has a wrong checksum"));
     }
     Ok(WalId(u64_at(bytes, 16)))
 }

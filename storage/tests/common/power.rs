@@ -242,13 +242,12 @@ pub fn acked(events: &[Event]) -> u64 {
 }
 
 /// A recovered directory as events: everything in it is durable. (Recovery synced it.)
-pub fn files_of(base: &Path, recovered: &Path, inside: &str) -> Vec<Event> {
-    let dir = recovered.join(inside);
+pub fn files_of(dir: &Path) -> Vec<Event> {
     let mut out = Vec::new();
     for entry in fs::read_dir(dir).unwrap() {
         let path = entry.unwrap().path();
-        let name = base.join(inside).join(path.file_name().unwrap());
-        out.push(Event::Replace(name, fs::read(path).unwrap()));
+        let bytes = fs::read(&path).unwrap();
+        out.push(Event::Replace(path, bytes));
     }
     out
 }
