@@ -14,7 +14,7 @@ use crate::setup::Setup;
 #[derive(Clone, Debug)]
 pub enum Lab {
     /// Explore at most so many states.
-    Explore(Setup, usize),
+    Explore(Box<Setup>, usize),
     /// Play every scenario that is about it.
     Play,
 }
@@ -41,7 +41,7 @@ pub fn lab(mutation: Mutation) -> Lab {
         | Mutation::NoSettle
         | Mutation::ReclaimOnLocalView
         | Mutation::ForgetFreeze
-        | Mutation::R5 => Lab::Explore(models::complete(1, 1), 600_000),
+        | Mutation::R5 => Lab::Explore(Box::new(models::complete(1, 1)), 600_000),
         Mutation::PromoteWithoutGate
         | Mutation::UnknownIsRejected
         | Mutation::R3

@@ -14,6 +14,6 @@ pub const CHAIN_MAX: usize = 6;
 /// Actions of a walk, unless something else is asked for.
 pub const WALK_STEPS: usize = 400;
 /// Heartbeats that wait at a leader that cannot confirm itself.
-pub const BEATS_WAITING: usize = 2;
+pub const BEATS_WAITING: usize = 1;
 /// Steps of a scenario until a worker gets where it is wanted.
 pub const PLAY_STEPS_MAX: usize = 60;

@@ -37,8 +37,9 @@ pub fn promote(faults: u8, records: u32) -> Setup {
         faults,
         records,
         commands: 2,
-        advances: 4,
+        advances: 3,
         in_flight: 1,
+        eager: vec![1, 2],
         allow: Allow {
             cut: vec![0],
             late: faults > 1,
@@ -77,7 +78,7 @@ pub fn replan(faults: u8, records: u32) -> Setup {
         records,
         commands: 7,
         in_flight: 1,
-        eager: Vec::new(),
+        eager: if faults > 1 { Vec::new() } else { vec![2] },
         allow: Allow {
             late: true,
             move_to: vec![1, 2],
@@ -98,15 +99,15 @@ pub fn leaders(faults: u8, records: u32) -> Setup {
         deaths: true,
         faults,
         records,
-        commands: 3,
-        advances: 4,
+        commands: 2,
+        advances: 3,
         in_flight: 1,
         eager: vec![1, 2],
         allow: Allow {
             cut: vec![0],
             elect: vec![2],
             advance: vec![Span::Ttl, Span::Promote],
-            beat: true,
+            beat: vec![0],
             ..Allow::default()
         },
         ..Setup::quiet("leaders")
@@ -153,12 +154,14 @@ pub fn walk_deaths() -> Setup {
     Setup {
         name: "walk-deaths",
         deaths: true,
+        partitions: 2,
         advances: 10,
         allow: Allow {
             mute: vec![0, 1, 2],
             elect: vec![0, 1, 2],
             advance: vec![Span::Second, Span::Lease, Span::Ttl, Span::Promote],
-            beat: true,
+            topic: true,
+            beat: vec![0, 1, 2],
             ..moves.allow.clone()
         },
         ..moves
@@ -190,7 +193,7 @@ pub fn walk_promotions() -> Setup {
             advance: vec![Span::Lease, Span::Ttl, Span::Promote],
             move_to: vec![0, 1, 2],
             reclaim: true,
-            beat: true,
+            beat: vec![0, 1, 2],
             ..Allow::default()
         },
         ..Setup::quiet("walk-promotions")
@@ -246,10 +249,9 @@ pub fn explored(wide: bool) -> Vec<(Setup, Limits)> {
         vec![
             (complete(0, 1), limits(200_000)),
             (complete(1, 0), limits(200_000)),
-            (promote(1, 1), limits(200_000)),
-            (return_trip(1, 1), limits(200_000)),
-            (replan(1, 1), limits(200_000)),
-            (leaders(2, 1), limits(200_000)),
+            (promote(1, 1), limits(2_000_000)),
+            (return_trip(1, 0), limits(1_000_000)),
+            (replan(1, 0), limits(1_000_000)),
         ]
     }
 }

@@ -81,7 +81,7 @@ pub fn stage() -> Setup {
             topic: true,
             reclaim: true,
             plan: false,
-            beat: true,
+            beat: vec![0, 1, 2],
         },
         ..Setup::quiet("scenario")
     }

@@ -45,6 +45,12 @@ pub fn explored(name: &str, found: &Explored) -> String {
     )
 }
 
+/// Whether a fault can meet a phase at all: bytes are on their way, or compared, in some only.
+fn possible(phase: &str, kind: FaultKind) -> bool {
+    let copies = matches!(phase, "waiting" | "opening" | "catch-up" | "finalizing");
+    kind != FaultKind::Corrupt || copies
+}
+
 /// The table of faults by phase.
 #[must_use]
 pub fn coverage(coverage: &Coverage) -> String {
@@ -57,7 +63,11 @@ pub fn coverage(coverage: &Coverage) -> String {
         let _ = write!(out, "{phase:<14}");
         for (kind, _) in FaultKind::ALL {
             let met = coverage.get(&(phase, kind)).copied().unwrap_or(0);
-            let _ = write!(out, "{met:>9}");
+            let _ = if met == 0 && !possible(phase, kind) {
+                write!(out, "{:>9}", "-")
+            } else {
+                write!(out, "{met:>9}")
+            };
         }
         out.push('\n');
     }
@@ -70,7 +80,7 @@ pub fn empty_cells(coverage: &Coverage) -> Vec<String> {
     let mut empty = Vec::new();
     for phase in PHASES {
         for (kind, heading) in FaultKind::ALL {
-            if !coverage.contains_key(&(phase, kind)) {
+            if possible(phase, kind) && !coverage.contains_key(&(phase, kind)) {
                 empty.push(format!("{phase} x {heading}"));
             }
         }

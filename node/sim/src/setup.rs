@@ -47,8 +47,8 @@ pub struct Allow {
     pub reclaim: bool,
     /// The controller plans.
     pub plan: bool,
-    /// Heartbeats one by one; without, they come by themselves as time passes.
-    pub beat: bool,
+    /// Nodes whose heartbeats are steps of their own; they come by themselves too, as time passes.
+    pub beat: Vec<usize>,
 }
 
 /// A world's make.

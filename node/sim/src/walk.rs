@@ -69,6 +69,7 @@ fn weight_in(world: &World, away: bool, dead: bool, action: Action) -> usize {
         Action::Advance(Span::Ttl) if away && !dead => 16,
         Action::Advance(Span::Promote) => 1,
         Action::Heal(_) | Action::Restart(_) if away && world.setup.deaths => 1,
+        Action::Elect(_) if !world.has_leader() => 24,
         Action::Cut(_) if world.setup.deaths => 3,
         _ => weight(action),
     }

@@ -74,13 +74,15 @@ impl World {
         if node.cut || node.mute {
             out.push(Action::Heal(n));
         }
-        if faulty && allow.elect.contains(&n) && self.leader != n && self.in_quorum(n) {
+        // In an exhaustive model a leader that is well stays.
+        let wanted = !self.setup.chained || !self.in_quorum(self.leader);
+        if faulty && wanted && allow.elect.contains(&n) && self.leader != n && self.in_quorum(n) {
             out.push(Action::Elect(n));
         }
         if node.leads && self.leader != n && self.in_quorum(n) {
             out.push(Action::StepDown(n));
         }
-        if allow.beat && self.setup.deaths {
+        if allow.beat.contains(&n) && self.setup.deaths {
             for to in 0..self.nodes.len() {
                 let there = n == to || (self.reach(n, to) && !node.mute);
                 let waiting = self.nodes[to].liveness.beats_waiting();
