@@ -326,7 +326,10 @@ impl Unappended {
 /// Totals of one shard, for heartbeats and metrics.
 #[derive(Clone, Debug, Default)]
 pub struct ShardSummary {
-    /// Records in its ingress WALs.
+    /// Index of the metadata under which this was summed up: what a record that came later was
+    /// decided upon is not older.
+    pub applied: RaftIndex,
+    /// Records in its ingress WALs, and those on their way into them.
     pub undispatched: u64,
     /// Ended copies still here.
     pub held_copies: u32,

@@ -9,8 +9,9 @@ use client::{ask, drain, text, three_nodes, topic, value, with_client};
 use narad_core::ids::{Offset, PartitionIndex};
 use narad_wire::client::calls::ReplayRequest;
 use narad_wire::client::{Client, Produced, TopicSettingsView};
+use narad_wire::convert::Record;
 use std::collections::BTreeSet;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 #[test]
 fn any_node_takes_any_record_and_any_node_delivers_it() {
@@ -156,4 +157,99 @@ fn records_for_a_stopped_owner_wait_in_the_wal_and_arrive_when_it_is_back() {
     });
     let log = cluster.node(&first).log();
     assert!(log.contains("is adopted"), "{log}");
+}
+
+/// Every batch that is within the bounds that a node tells is taken, whichever way it goes.
+#[test]
+fn the_largest_batches_are_taken_directly_and_through_the_wal() {
+    let (_cluster, addrs) = three_nodes("data-large-batches");
+    let to = addrs.clone();
+    with_client(addrs, async move |client| {
+        topic(&client, "large", 1, TopicSettingsView::default()).await;
+        let named = Some(PartitionIndex(0));
+        let batches = [
+            vec![Record::new(vec![7; 1 << 20]); 4],
+            vec![Record::new(vec![9; 408]); 10_000],
+        ];
+        let (mut committed, mut accepted, mut sent) = (0, 0, 0);
+        for addr in &to {
+            let at = Client::new(vec![addr.clone()]);
+            for batch in &batches {
+                let results = at.produce_once("large", batch, named).await.unwrap();
+                sent += batch.len() as u64;
+                let mut next = None;
+                for result in results {
+                    match result.unwrap() {
+                        Produced::Committed { offset, .. } => {
+                            // In the order in which they were sent.
+                            assert!(next.is_none_or(|next| next <= offset));
+                            next = Some(offset);
+                            committed += 1;
+                        }
+                        Produced::Accepted => accepted += 1,
+                    }
+                }
+            }
+        }
+        assert!(committed > 0 && accepted > 0, "{committed} {accepted}");
+        assert_eq!(committed + accepted, sent);
+        let until = Instant::now() + support::PATIENCE;
+        loop {
+            let view = client.describe_topic("large").await.unwrap();
+            if view.partitions[0].hwm == sent {
+                return;
+            }
+            assert!(Instant::now() < until, "{:?} of {sent}", view.partitions[0]);
+            glommio::timer::sleep(Duration::from_millis(100)).await;
+        }
+    });
+}
+
+/// A node that is drained off takes records to its end, and none of them ends with it.
+#[test]
+fn what_a_leaving_node_acknowledges_is_kept_by_the_others() {
+    let (mut cluster, addrs) = three_nodes("data-leaving");
+    with_client(addrs.clone(), async |client| {
+        topic(&client, "leave", 6, TopicSettingsView::default()).await;
+    });
+    let join = format!("--join={}", addrs[0]);
+    let fourth = cluster.add("n4", &[&join, "--shards=2"]);
+    cluster.nodes[fourth].start();
+    cluster.nodes[fourth].wait_ready();
+    let at = cluster.nodes[fourth].addr();
+    let (stop, stopped) = std::sync::mpsc::channel::<()>();
+    let producer = std::thread::spawn(move || {
+        with_client(vec![at.clone()], async move |_| {
+            let node = Client::new(vec![at]);
+            let mut acked = BTreeSet::new();
+            for n in 0.. {
+                if stopped.try_recv().is_ok() {
+                    break;
+                }
+                let name = format!("r{n}");
+                let named = Some(PartitionIndex(n % 6));
+                // What is not acked is not asked for.
+                if let Ok(results) = node.produce_once("leave", &[text(&name)], named).await
+                    && results[0].is_ok()
+                {
+                    acked.insert(name);
+                }
+                glommio::timer::sleep(Duration::from_millis(2)).await;
+            }
+            acked
+        })
+    });
+    let (status, body) = cluster.nodes[0]
+        .http("POST", "/v1/cluster/members/n4/decommission")
+        .unwrap();
+    assert_eq!(status, 202, "{body}");
+    let status = cluster.nodes[fourth].wait_end();
+    assert!(!status.success());
+    stop.send(()).unwrap();
+    let acked = producer.join().unwrap();
+    assert!(!acked.is_empty());
+    with_client(addrs, async move |client| {
+        let seen = drain(&client, "leave", &acked).await;
+        assert!(acked.iter().all(|name| seen.contains_key(name)));
+    });
 }

@@ -9,7 +9,7 @@ use crate::clock::mono_ms;
 use crate::config::Timings;
 use crate::limits;
 use crate::messages::{Beat, BeatAnswer, ProposeError};
-use narad_core::ids::{MonoMs, NodeId, NodeIncarnation, PartitionKey};
+use narad_core::ids::{MonoMs, NodeId, NodeIncarnation, PartitionKey, RaftIndex};
 use narad_core::liveness::{
     BeatId, Liveness, LivenessEffect, LivenessInput, PromoteHold, ProposalEnd, RoundId,
 };
@@ -22,6 +22,8 @@ use tokio::sync::oneshot;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Told {
     incarnation: NodeIncarnation,
+    /// Index of the metadata under which it counted what follows.
+    pub(super) applied: RaftIndex,
     pub(super) undispatched: u64,
     pub(super) held_copies: u64,
     pub(super) disk_free_bytes: u64,
@@ -33,6 +35,8 @@ pub(super) struct Told {
 pub(super) struct Beats {
     told: BTreeMap<NodeId, Told>,
     sizes: BTreeMap<PartitionKey, u64>,
+    /// The index under which this leader saw first that a node is leaving.
+    leaving: BTreeMap<NodeId, RaftIndex>,
 }
 
 impl Beats {
@@ -40,6 +44,28 @@ impl Beats {
     pub(super) fn clear(&mut self) {
         self.told.clear();
         self.sizes.clear();
+        self.leaving.clear();
+    }
+
+    /// As [`Beats::told`], for the question whether a drained node may go: of one that is leaving
+    /// only what it counted when it knew that, because until then it took records in. One that is
+    /// out of the Raft group already learns of nothing new; it was put out because it had told
+    /// enough, unless its drain has been cancelled since.
+    pub(super) fn told_for_removal(
+        &mut self,
+        id: &NodeId,
+        state: &MetaState,
+        in_group: bool,
+    ) -> Option<Told> {
+        let told = self.told(id, state);
+        if !state.is_leaving(id) {
+            self.leaving.remove(id);
+            return told;
+        }
+        let seen = *self.leaving.entry(id.clone()).or_insert(state.applied);
+        let changed = state.members.get(id)?.draining_changed;
+        let since = if in_group { seen.max(changed) } else { changed };
+        told.filter(|told| told.applied >= since)
     }
 
     /// What the registered process of a node has told this leader.
@@ -64,12 +90,14 @@ impl Beats {
 
     fn note(&mut self, beat: &Beat, state: &MetaState) {
         self.told.retain(|id, _| state.members.contains_key(id));
+        self.leaving.retain(|id, _| state.members.contains_key(id));
         self.sizes
             .retain(|key, _| state.topics.contains_key(&key.topic));
         self.told.insert(
             beat.node.clone(),
             Told {
                 incarnation: beat.incarnation,
+                applied: beat.applied,
                 undispatched: beat.undispatched,
                 held_copies: u64::from(beat.held_copies),
                 disk_free_bytes: beat.disk_free_bytes,

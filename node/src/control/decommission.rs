@@ -148,7 +148,11 @@ impl Core {
 
     /// What holds the removal of a node back, in this leader's view.
     pub(super) fn holds(&self, state: &MetaState, id: &NodeId) -> Vec<DrainHold> {
-        let told = self.beats.borrow().told(id, state);
+        let in_group = self.raft.membership().contains(id.as_str());
+        let told = self
+            .beats
+            .borrow_mut()
+            .told_for_removal(id, state, in_group);
         drain_status(
             state,
             id,
@@ -183,6 +187,10 @@ impl Core {
         {
             tracing::warn!(%id, %error, "the drained node is not out of Raft's membership yet");
             return false;
+        }
+        // The change of the membership took its time: the drain may have been cancelled meanwhile.
+        if !self.holds(&self.state(), id).is_empty() {
+            return true;
         }
         match self
             .propose_here(&Command::RemoveMember { id: id.clone() })

@@ -119,10 +119,16 @@ fn collect(core: &Core, summaries: &[ShardSummary]) -> Beat {
         .flat_map(|summary| summary.partition_bytes.iter().copied())
         .collect();
     partition_bytes.truncate(limits::BEAT_PARTITIONS_MAX);
+    // What the shards said holds for the metadata that they said it under, not for what has been
+    // applied since.
+    let applied = summaries
+        .iter()
+        .map(|summary| summary.applied)
+        .fold(core.state().applied, RaftIndex::min);
     Beat {
         node: core.id().clone(),
         incarnation: core.ctx.incarnation,
-        applied: core.state().applied,
+        applied,
         undispatched: summaries.iter().map(|s| s.undispatched).sum(),
         held_copies: summaries.iter().map(|s| s.held_copies).sum(),
         disk_free_bytes,

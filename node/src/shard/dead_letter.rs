@@ -71,11 +71,12 @@ impl Shard {
                 .map(|(_, record)| record);
             if let Some(record) = record {
                 let entry = dead_letter(topic, *offset, record);
-                self.wal
-                    .append(vec![entry])
+                if self.is_leaving() {
+                    return Err("this node is leaving; the partition's owner moves them".into());
+                }
+                self.into_wal(vec![entry])
                     .await
                     .map_err(|error| error.to_string())?;
-                self.dispatchers.arrived();
             }
             // Unreadable ones are gone either way: the read has reported them.
             partition.leases.borrow_mut().retire(*offset);

@@ -8,7 +8,7 @@
 use crate::clock::mono_ms;
 use crate::messages::{Answer, Delivered, LeaseRef, Settle};
 use crate::shard::faults;
-use crate::shard::limits::{PARK_MIN_MS, PARK_SLICE_MS, PARKED_MAX};
+use crate::shard::limits::{PARK_MIN_MS, PARK_SLICE_MS};
 use crate::shard::partition::{Partition, record_bytes};
 use crate::shard::shard::Shard;
 use futures::FutureExt;
@@ -16,7 +16,6 @@ use narad_core::ids::{MonoMs, Offset, PartitionKey, TopicId};
 use narad_core::leases::Run;
 use narad_core::meta::TopicSettings;
 use narad_wire::error::WireFault;
-use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::rc::Rc;
 use std::time::Duration;
@@ -71,14 +70,6 @@ impl Drop for Reserved<'_> {
         for offset in &self.offsets {
             leases.give_back(*offset, now);
         }
-    }
-}
-
-struct Parked<'a>(&'a Cell<usize>);
-
-impl Drop for Parked<'_> {
-    fn drop(&mut self) {
-        self.0.set(self.0.get() - 1);
     }
 }
 
@@ -209,14 +200,6 @@ impl Shard {
         mut answer: Answer<Result<Vec<Delivered>, WireFault>>,
     ) {
         let until = mono_ms().plus_ms(wait_ms);
-        if wait_ms > 0 && self.parked.get() >= PARKED_MAX {
-            let _ = answer.send(Err(faults::busy("the number of parked consumers")));
-            return;
-        }
-        let _parked = (wait_ms > 0).then(|| {
-            self.parked.set(self.parked.get() + 1);
-            Parked(&self.parked)
-        });
         let arrivals = self.arrivals(wanted.topic);
         loop {
             let arrived = arrivals.notified();

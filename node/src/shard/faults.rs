@@ -4,9 +4,9 @@
 //! is answered through.
 
 use narad_core::ids::{CopyId, PartitionIndex, PartitionKey, TopicId};
-use narad_core::meta::MetaState;
+use narad_core::meta::{Member, MetaState};
 use narad_storage::{AppendError, StorageError};
-use narad_wire::error::{ErrorCode, WireFault};
+use narad_wire::error::{ErrorCode, WireError, WireFault};
 
 /// No topic of this name.
 pub(crate) fn unknown_topic(name: &str) -> WireFault {
@@ -184,6 +184,41 @@ pub(crate) fn wal_failed(error: &AppendError) -> WireFault {
     WireFault::new(code, format!("the ingress WAL: {error}"))
         .hint(hint)
         .retry_after_ms(if code == ErrorCode::TooLarge { 0 } else { 100 })
+}
+
+/// The node is being drained off and takes nothing any more that it would have to pass on.
+pub(crate) fn leaving(other: Option<&Member>) -> WireFault {
+    let fault = WireFault::new(
+        ErrorCode::Unavailable,
+        "this node is being drained off and takes no records any more",
+    )
+    .retry_after_ms(100);
+    match other {
+        Some(member) => fault
+            .hint("send them to another node")
+            .node(member.addr.clone()),
+        None => fault.hint("no other node takes records now; start one or cancel the decommission"),
+    }
+}
+
+/// Another node was given the records and did not say what became of them.
+pub(crate) fn unknown_forward(addr: &str, error: &WireError) -> WireFault {
+    WireFault::new(
+        ErrorCode::UnknownOutcome,
+        format!("the records went on to {addr}, which gave no answer: {error}"),
+    )
+    .hint("send them again; they may then be delivered twice")
+    .retry_after_ms(100)
+}
+
+/// The ingress WAL has stopped and is being recovered.
+pub(crate) fn wal_recovering(reason: &str) -> WireFault {
+    WireFault::new(
+        ErrorCode::Unavailable,
+        format!("the ingress WAL has stopped and is being recovered: {reason}"),
+    )
+    .hint("send them again shortly, or at another node")
+    .retry_after_ms(500)
 }
 
 /// A read that failed.

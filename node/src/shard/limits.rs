@@ -5,10 +5,11 @@
 
 use narad_core::defaults::{FREEZE_TTL_MS, HEARTBEAT_MS, RECORD_MAX_BYTES};
 use narad_core::dispatch;
+use narad_storage::limits::{GROUP_BYTES, MAX_FRAME_PAYLOAD_BYTES, MAX_FRAME_RECORDS};
 use narad_wire::limits::{BATCH_MAX_BYTES, BATCH_MAX_RECORDS, READ_MAX_BYTES};
 
-/// Requests of one shard that may be worked on at once; further ones wait in its channel. A parked
-/// consumer holds one, so this is also the bound of parked consumers that come from other shards.
+/// Requests of one shard that may be worked on at once; further ones wait in its channel. Parked
+/// consumers are not among them.
 pub(crate) const SHARD_TASKS_MAX: usize = 4_096;
 /// Connections that one shard serves at once; further ones wait in the kernel's backlog.
 pub(crate) const CONNECTIONS_MAX: usize = 4_096;
@@ -19,13 +20,23 @@ pub(crate) const CALLS_PER_CONNECTION: usize = 128;
 /// Calls of one connection that may wait for their turn; beyond that they are answered `busy`.
 pub(crate) const CALLS_WAITING_PER_CONNECTION: usize = 4_096;
 
+/// Bytes of content after which a batch is split before it goes into a log: with what a log adds to
+/// each record it stays within one frame, and one group commit takes it whole.
+pub(crate) const PUT_BYTES: usize = 2 << 20;
+/// Most that a log, the ingress WAL included, adds to one record's content in a frame, in bytes.
+pub(crate) const RECORD_OVERHEAD_BYTES: usize = 64;
+/// Nodes that a node which is leaving offers a batch to before it refuses it.
+pub(crate) const FORWARDS_MAX: usize = 3;
+
 /// Partitions that one batch is offered to before it goes into the ingress WAL.
 pub(crate) const REROUTES_MAX: usize = 4;
 
 /// Consumers of one connection that may be parked at once: a peer parks one for each of its clients.
 pub(crate) const PARKED_PER_CONNECTION: usize = 1_024;
-/// Consumers that may be parked on one shard at once.
-pub(crate) const PARKED_MAX: usize = 8_192;
+/// Consumers that may be parked on one shard at once; further ones are answered `busy`. They have
+/// this bound of their own because one of them stays for as long as a minute, and what makes
+/// records or moves a partition must never wait behind it.
+pub(crate) const PARKED_MAX: usize = 2_048;
 
 /// Longest that a first append waits for its log to be made and told to Raft, in ms; afterwards the
 /// records go through the ingress WAL while the log is being made.
@@ -94,6 +105,23 @@ const _: () = {
             && dispatch::BATCH_RECORDS <= BATCH_MAX_RECORDS
     );
     assert!(DISPATCH_READ_BYTES <= DISPATCH_WINDOW_BYTES);
+    // Every batch that a client may send, and every one that is dispatched, fits the logs' frames.
+    assert!(PUT_BYTES <= GROUP_BYTES && RECORD_MAX_BYTES as usize <= PUT_BYTES);
+    assert!(
+        PUT_BYTES + BATCH_MAX_RECORDS * RECORD_OVERHEAD_BYTES <= MAX_FRAME_PAYLOAD_BYTES
+            && BATCH_MAX_RECORDS <= MAX_FRAME_RECORDS
+    );
+    assert!(
+        dispatch::BATCH_BYTES as usize
+            + RECORD_MAX_BYTES as usize
+            + dispatch::BATCH_RECORDS * RECORD_OVERHEAD_BYTES
+            <= MAX_FRAME_PAYLOAD_BYTES
+    );
+    assert!(
+        SALVAGE_BYTES + RECORD_MAX_BYTES as usize + SALVAGE_RECORDS * RECORD_OVERHEAD_BYTES
+            <= MAX_FRAME_PAYLOAD_BYTES
+    );
+    assert!(PARKED_MAX < SHARD_TASKS_MAX);
     assert!(SALVAGE_BYTES < READ_MAX_BYTES);
     assert!(FRONTIER_FLUSH_MS * 2 <= 100);
     assert!(SOURCE_TICK_MS * 8 <= FREEZE_TTL_MS);

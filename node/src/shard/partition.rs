@@ -213,12 +213,12 @@ impl Partition {
         wal: WalId,
         records: Vec<(WalSeq, Record)>,
     ) -> Result<(Offset, u32), WireFault> {
-        let turn = self
-            .dispatching
-            .borrow_mut()
-            .entry(wal)
-            .or_default()
-            .clone();
+        let turn = {
+            let mut dispatching = self.dispatching.borrow_mut();
+            // A turn that nobody holds or waits for says nothing; peers name their WALs freely.
+            dispatching.retain(|_, turn| Rc::strong_count(turn) > 1);
+            dispatching.entry(wal).or_default().clone()
+        };
         let _turn = turn.lock().await;
         self.check_append()?;
         if let Some(reason) = self.log.failed() {

@@ -4,6 +4,7 @@
 //! dropped from the pool; an answer that was lost is reported as unknown, never as a refusal.
 
 use crate::messages::{Delivered, LeaseRef, PartitionStat, ReplayBatch, Settle};
+use crate::shard::produce::Placed;
 use narad_core::ids::{
     CopyId, Epoch, Nonce, Offset, PartitionIndex, PartitionKey, TopicId, WalId, WalSeq,
 };
@@ -101,6 +102,49 @@ pub(crate) async fn append(
     })
     .await;
     note(pool, member, result)
+}
+
+/// Lets a node take records as if they had been produced there; one outcome a record.
+pub(crate) async fn produce(
+    pool: &PeerPool,
+    member: &Member,
+    topic: &str,
+    named: Option<PartitionIndex>,
+    records: &[Record],
+    deadline: Duration,
+) -> Result<Vec<Placed>, WireError> {
+    let mut request = node_of(pool, member).await?.produce_request();
+    {
+        let mut params = request.get();
+        params.set_topic(topic);
+        // Topics have fewer partitions than that.
+        let index = named.map_or(-1, |index| i32::try_from(index.0).unwrap_or(i32::MAX));
+        params.set_partition(index);
+        let mut list = params.init_records(list_len(records.len()));
+        for (index, record) in (0u32..).zip(records) {
+            write_record(list.reborrow().get(index), as_wire(record));
+        }
+    }
+    let result = call(deadline, request.send(), |answer| {
+        check(answer.has_error(), answer.get_error())?;
+        answer.get_results()?.iter().map(read_placed).collect()
+    })
+    .await;
+    note(pool, member, result)
+}
+
+fn read_placed(
+    result: narad_schema::client_capnp::produce_result::Reader<'_>,
+) -> Result<Placed, WireError> {
+    use narad_schema::client_capnp::produce_result::Which;
+    Ok(match result.which()? {
+        Which::Committed(committed) => Placed::Committed {
+            partition: PartitionIndex(committed.get_partition()),
+            offset: Offset(committed.get_offset()),
+        },
+        Which::Accepted(()) => Placed::Accepted,
+        Which::Error(fault) => Placed::Refused(read_fault(fault?)?),
+    })
 }
 
 /// A stored record as the wire borrows it.

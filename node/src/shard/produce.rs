@@ -10,7 +10,7 @@ use crate::clock::wall_ms;
 use crate::messages::{ShardRequest, Unappended};
 use crate::metrics::{ProduceLabel, ProduceOutcome};
 use crate::shard::faults;
-use crate::shard::limits::REROUTES_MAX;
+use crate::shard::limits::{PUT_BYTES, REROUTES_MAX};
 use crate::shard::lookup::lookup;
 use crate::shard::partition::record_bytes;
 use crate::shard::shard::Shard;
@@ -20,6 +20,7 @@ use narad_core::meta::Topic;
 use narad_core::routing::{Here, Route, Wish};
 use narad_storage::{Record, WalEntry};
 use narad_wire::error::WireFault;
+use narad_wire::limits::BATCH_MAX_RECORDS;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::Instant;
@@ -117,7 +118,7 @@ async fn place(
                 .into_iter()
                 .map(|group| append(shard, topic.id, group)),
         );
-        let (direct, kept) = futures::join!(direct, keep(shard, kept));
+        let (direct, kept) = futures::join!(direct, keep(shard, topic, named, kept));
         outcomes.extend(kept);
         items = Vec::new();
         for (partition, done, back) in direct {
@@ -179,7 +180,8 @@ fn count(shard: &Shard, placed: &[Placed], bytes: usize, began: Instant) {
         .observe(began.elapsed().as_secs_f64());
 }
 
-/// Appends a group to its partition here. What may go elsewhere comes back.
+/// Appends a group to its partition here, part by part in order. What may go elsewhere comes back:
+/// after the first part that does, so does all the rest.
 async fn append(
     shard: &Rc<Shard>,
     topic: TopicId,
@@ -187,35 +189,35 @@ async fn append(
 ) -> (PartitionIndex, Outcomes, Vec<Item>) {
     let partition = group.partition;
     let key = PartitionKey { topic, partition };
-    let (indexes, records): (Vec<usize>, Vec<Record>) = group.items.into_iter().unzip();
-    match append_to(shard, key, records).await {
-        Ok(base) => {
-            let outcomes = (0u64..)
-                .zip(indexes)
-                .map(|(n, index)| {
-                    let offset = base.plus(n);
-                    (index, Placed::Committed { partition, offset })
-                })
-                .collect();
-            (partition, outcomes, Vec::new())
+    let (mut outcomes, mut back) = (Vec::new(), Vec::new());
+    for part in split(group.items, |(_, record)| record_bytes(record)) {
+        if !back.is_empty() {
+            back.extend(part);
+            continue;
         }
-        Err(Unappended {
-            fault,
-            records: None,
-        }) => {
-            let refused = |index| (index, Placed::Refused(WireFault::clone(&fault)));
-            let outcomes = indexes.into_iter().map(refused).collect();
-            (partition, outcomes, Vec::new())
-        }
-        Err(Unappended {
-            fault,
-            records: Some(records),
-        }) => {
-            tracing::debug!(%key, %fault, "a batch goes elsewhere");
-            let back = indexes.into_iter().zip(records).collect();
-            (partition, Vec::new(), back)
+        let (indexes, records): (Vec<usize>, Vec<Record>) = part.into_iter().unzip();
+        match append_to(shard, key, records).await {
+            Ok(base) => outcomes.extend((0u64..).zip(indexes).map(|(n, index)| {
+                let offset = base.plus(n);
+                (index, Placed::Committed { partition, offset })
+            })),
+            Err(Unappended {
+                fault,
+                records: None,
+            }) => {
+                let refused = |index| (index, Placed::Refused(WireFault::clone(&fault)));
+                outcomes.extend(indexes.into_iter().map(refused));
+            }
+            Err(Unappended {
+                fault,
+                records: Some(records),
+            }) => {
+                tracing::debug!(%key, %fault, "a batch goes elsewhere");
+                back.extend(indexes.into_iter().zip(records));
+            }
         }
     }
+    (partition, outcomes, back)
 }
 
 async fn append_to(
@@ -238,23 +240,62 @@ async fn append_to(
         .unwrap_or_else(|_| Err(Unappended::gone(faults::shutting_down())))
 }
 
-/// Puts records into the ingress WAL.
-async fn keep(shard: &Rc<Shard>, kept: Vec<(usize, WalEntry)>) -> Outcomes {
-    if kept.is_empty() {
-        return Vec::new();
+/// Puts records into the ingress WAL, or lets another node take them when this one is leaving.
+async fn keep(
+    shard: &Rc<Shard>,
+    topic: &Topic,
+    named: Option<PartitionIndex>,
+    kept: Vec<(usize, WalEntry)>,
+) -> Outcomes {
+    let mut outcomes = Vec::with_capacity(kept.len());
+    for part in split(kept, |(_, entry)| record_bytes(&entry.record)) {
+        let (indexes, entries): (Vec<usize>, Vec<WalEntry>) = part.into_iter().unzip();
+        let placed = keep_part(shard, topic, named, entries).await;
+        outcomes.extend(indexes.into_iter().zip(placed));
     }
-    let (indexes, entries): (Vec<usize>, Vec<WalEntry>) = kept.into_iter().unzip();
-    let outcome = match shard.wal.append(entries).await {
-        Ok(_) => {
-            shard.dispatchers.arrived();
-            Placed::Accepted
-        }
+    outcomes
+}
+
+async fn keep_part(
+    shard: &Rc<Shard>,
+    topic: &Topic,
+    named: Option<PartitionIndex>,
+    entries: Vec<WalEntry>,
+) -> Vec<Placed> {
+    let count = entries.len();
+    if shard.is_leaving() {
+        let records: Vec<Record> = entries.into_iter().map(|entry| entry.record).collect();
+        return shard.forward(topic.name.as_str(), named, &records).await;
+    }
+    if let Some(reason) = shard.wal.failed() {
+        return vec![Placed::Refused(faults::wal_recovering(&reason)); count];
+    }
+    let outcome = match shard.into_wal(entries).await {
+        Ok(_) => Placed::Accepted,
         Err(error) => Placed::Refused(faults::wal_failed(&error)),
     };
-    indexes
-        .into_iter()
-        .map(|index| (index, outcome.clone()))
-        .collect()
+    vec![outcome; count]
+}
+
+/// Splits what goes into one log at [`PUT_BYTES`] of content, in order. A record over that is a part
+/// of its own, which the log refuses.
+fn split<T>(items: Vec<T>, bytes: impl Fn(&T) -> usize) -> Vec<Vec<T>> {
+    let mut parts = Vec::new();
+    let mut part = Vec::new();
+    let mut filled = 0;
+    for item in items {
+        let size = bytes(&item);
+        if !part.is_empty() && (filled + size > PUT_BYTES || part.len() >= BATCH_MAX_RECORDS) {
+            parts.push(std::mem::take(&mut part));
+            filled = 0;
+        }
+        filled += size;
+        part.push(item);
+    }
+    if !part.is_empty() {
+        parts.push(part);
+    }
+    parts
 }
 
 impl Shard {
@@ -341,5 +382,26 @@ impl Shard {
             kept.push((index, entry));
         }
         (direct.into_values().collect(), kept)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_batch_is_split_at_the_bounds_and_keeps_its_order() {
+        assert!(split(Vec::<usize>::new(), |n| *n).is_empty());
+        let mib = 1 << 20;
+        assert_eq!(split(vec![mib; 4], |n| *n), [vec![mib; 2], vec![mib; 2]]);
+        let numbered: Vec<usize> = (0..10_000).collect();
+        let parts = split(numbered.clone(), |_| 408);
+        assert!(parts.len() > 1 && parts.iter().all(|part| part.len() * 408 <= PUT_BYTES));
+        assert_eq!(parts.concat(), numbered);
+        // Records of no bytes are bounded by their number.
+        let parts = split(vec![0; BATCH_MAX_RECORDS + 1], |n| *n);
+        assert_eq!(parts[0].len(), BATCH_MAX_RECORDS);
+        // One that is too large alone does not take others with it.
+        assert_eq!(split(vec![1, PUT_BYTES + 1, 1], |n| *n).len(), 3);
     }
 }

@@ -1,12 +1,13 @@
 //! What other executors of this node ask a shard.
 //!
 //! What this file keeps true: each request is worked on in its own task, so one that waits (for a
-//! disk, for Raft, for records) delays no other; what is short and ordered (renewing a freeze,
+//! disk, for Raft, for records) delays no other; consumers that park never take the room of other
+//! requests, and nothing waits for room before it has been looked at; what is short and ordered (renewing a freeze,
 //! refreshing a session) is answered at once.
 
-use crate::messages::{LocalCopies, ShardRequest, ShardSummary};
+use crate::messages::{LocalCopies, ShardRequest};
 use crate::shard::faults;
-use crate::shard::limits::{FLIP_WAIT_MS, SHARD_TASKS_MAX};
+use crate::shard::limits::{FLIP_WAIT_MS, PARKED_MAX, SHARD_TASKS_MAX};
 use crate::shard::shard::Shard;
 use crate::shard::task;
 use narad_core::copies::{Standing, has_log, standing};
@@ -16,16 +17,13 @@ use narad_wire::error::WireFault;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::{Semaphore, mpsc};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 
 /// Answers requests until the senders are gone or the node stops.
 pub(crate) async fn serve(shard: Rc<Shard>, mut requests: mpsc::Receiver<ShardRequest>) {
-    let room = Arc::new(Semaphore::new(SHARD_TASKS_MAX));
+    let room = Room::new();
     let mut stop = shard.ctx.stop.clone();
     loop {
-        let Ok(permit) = room.clone().acquire_owned().await else {
-            return;
-        };
         let request = futures::select_biased! {
             request = futures::FutureExt::fuse(Box::pin(requests.recv())) => request,
             _ = futures::FutureExt::fuse(Box::pin(stop.wait_for(|stop| *stop))) => None,
@@ -36,11 +34,52 @@ pub(crate) async fn serve(shard: Rc<Shard>, mut requests: mpsc::Receiver<ShardRe
         let Some(slow) = shard.at_once(request) else {
             continue;
         };
+        let Some((permit, slow)) = room.enter(slow).await else {
+            continue;
+        };
         let shard = shard.clone();
         task::spawn("a shard request", async move {
             let _permit = permit;
             shard.in_time(slow).await;
         });
+    }
+}
+
+/// Room for requests that are worked on. Consumers that park have their own, so that they never
+/// keep an append or a move waiting.
+struct Room {
+    work: Arc<Semaphore>,
+    parked: Arc<Semaphore>,
+}
+
+impl Room {
+    fn new() -> Self {
+        Self {
+            work: Arc::new(Semaphore::new(SHARD_TASKS_MAX)),
+            parked: Arc::new(Semaphore::new(PARKED_MAX)),
+        }
+    }
+
+    /// Waits for room; `None` when the request was refused instead: consumers over the bound do not
+    /// wait in front of others.
+    async fn enter(&self, request: ShardRequest) -> Option<(OwnedSemaphorePermit, ShardRequest)> {
+        if let ShardRequest::Consume { wait_ms: 1.., .. } = &request {
+            return match self.parked.clone().try_acquire_owned() {
+                Ok(permit) => Some((permit, request)),
+                Err(_) => {
+                    refuse_parked(request);
+                    None
+                }
+            };
+        }
+        let permit = self.work.clone().acquire_owned().await.ok()?;
+        Some((permit, request))
+    }
+}
+
+fn refuse_parked(request: ShardRequest) {
+    if let ShardRequest::Consume { answer, .. } = request {
+        let _ = answer.send(Err(faults::busy("the number of parked consumers")));
     }
 }
 
@@ -285,27 +324,49 @@ impl Shard {
             Err(faults::not_owner(&self.ctx.state(), copy.key))
         }
     }
+}
 
-    fn summary(&self) -> ShardSummary {
-        let state = self.ctx.state();
-        let held = self
-            .copies
-            .borrow()
-            .keys()
-            .filter(|copy| {
-                state
-                    .assignment(copy.key)
-                    .is_none_or(|a| a.epoch != copy.epoch || !self.owns(a))
-            })
-            .count();
-        ShardSummary {
-            undispatched: self.dispatchers.pending_records(),
-            held_copies: u32::try_from(held).unwrap_or(u32::MAX),
-            partition_bytes: self
-                .open_partitions()
-                .iter()
-                .map(|open| (open.key(), open.log.stats().bytes))
-                .collect(),
-        }
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use futures::FutureExt;
+    use narad_core::ids::TopicId;
+    use tokio::sync::oneshot;
+
+    fn consume(wait_ms: u64) -> (ShardRequest, impl Future<Output = bool>) {
+        let (answer, answered) = oneshot::channel();
+        let request = ShardRequest::Consume {
+            topic: TopicId(1),
+            max_records: 1,
+            max_bytes: 1,
+            visibility_ms: None,
+            wait_ms,
+            answer,
+        };
+        (request, async { matches!(answered.await, Ok(Err(_))) })
+    }
+
+    #[test]
+    fn parked_consumers_leave_room_for_everything_else() {
+        let room = Room::new();
+        let enter = |request| {
+            let entered = room.enter(request).now_or_never();
+            entered.expect("nothing waits while there is room")
+        };
+        let parked: Vec<_> = (0..PARKED_MAX)
+            .map(|_| enter(consume(60_000).0).expect("room to park"))
+            .collect();
+        // One more is refused, at once and in words.
+        let (request, refused) = consume(60_000);
+        assert!(enter(request).is_none());
+        assert_eq!(refused.now_or_never(), Some(true));
+        // All of the other room is there still.
+        let work: Vec<_> = (0..SHARD_TASKS_MAX)
+            .map(|_| enter(consume(0).0).expect("room to work"))
+            .collect();
+        assert!(room.enter(consume(0).0).now_or_never().is_none());
+        drop(work);
+        drop(parked);
+        assert!(enter(consume(60_000).0).is_some());
     }
 }

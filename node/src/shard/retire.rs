@@ -173,13 +173,23 @@ impl Shard {
     }
 
     async fn delete(&self, copy: CopyId) -> Result<(), Stays> {
-        layout::delete_copy(&self.root, copy).await?;
+        match layout::delete_copy(&self.root, copy).await {
+            Ok(()) => {}
+            // Renamed away by an attempt that was cut short (the next start removes the rest), or
+            // rolled back by the mover: either way this copy is not here any more.
+            Err(narad_storage::StorageError::NoSuchCopy { .. }) => {
+                tracing::info!(%copy, "the copy to delete is gone already");
+            }
+            Err(error) => return Err(error.into()),
+        }
         self.copies.borrow_mut().remove(&copy);
+        self.salvage_at.borrow_mut().remove(&copy);
         Ok(())
     }
 
-    /// Puts everything from `from` on into the ingress WAL, durably. Records may get there twice
-    /// when this is cut short; none is left out.
+    /// Puts everything from `from` on into the ingress WAL, durably. When this is cut short (a full
+    /// WAL) the next attempt goes on where it stopped; only after a restart of the node may records
+    /// get there twice. None is left out.
     async fn salvage(&self, copy: CopyId, from: Offset) -> Result<(), Stays> {
         let (log, report) = Log::open(&self.root, copy, &self.options).await?;
         tracing::info!(%copy, %from, end = %log.end(), ?report, "salvage of an ended copy begins");
@@ -197,7 +207,8 @@ impl Shard {
 
     async fn salvage_log(&self, log: &Log, from: Offset) -> Result<(u64, u64), Stays> {
         let copy = log.copy();
-        let mut at = from.max(log.start());
+        let reached = self.salvage_at.borrow().get(&copy).copied();
+        let mut at = reached.unwrap_or(from).max(from).max(log.start());
         let (mut saved, mut skipped) = (0, 0);
         while at < log.hwm() {
             let batch = log.read(at, SALVAGE_RECORDS, SALVAGE_BYTES).await?;
@@ -214,8 +225,7 @@ impl Shard {
                 .collect();
             saved += entries.len() as u64;
             if !entries.is_empty() {
-                self.wal.append(entries).await?;
-                self.dispatchers.arrived();
+                self.into_wal(entries).await?;
             }
             if batch.next <= at {
                 return Err(Stays::Fault(faults::internal(
@@ -224,6 +234,7 @@ impl Shard {
                 )));
             }
             at = batch.next;
+            self.salvage_at.borrow_mut().insert(copy, at);
         }
         Ok((saved, skipped))
     }

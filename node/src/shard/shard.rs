@@ -9,7 +9,7 @@ use crate::shard::faults;
 use crate::shard::limits::OPENS_AT_ONCE;
 use crate::shard::partition::{Partition, Wakes};
 use narad_core::copy::InstallMark;
-use narad_core::ids::{CopyId, MonoMs, Nonce, PartitionKey, ShardIndex, TopicId};
+use narad_core::ids::{CopyId, MonoMs, Nonce, Offset, PartitionKey, ShardIndex, TopicId};
 use narad_core::meta::Assignment;
 use narad_core::routing::Sticky;
 use narad_storage::{Options, Wal};
@@ -87,6 +87,8 @@ pub(crate) struct Shard {
     pub(crate) copies: RefCell<BTreeMap<CopyId, Option<InstallMark>>>,
     /// Ended copies whose records above the salvage point are in the WAL already.
     pub(crate) salvaged: RefCell<HashSet<CopyId>>,
+    /// Where the salvage of an ended copy goes on, when it was cut short.
+    pub(crate) salvage_at: RefCell<BTreeMap<CopyId, Offset>>,
     /// Copies that the metadata does not account for, told once.
     pub(crate) strays: RefCell<HashSet<CopyId>>,
     /// Logs of this shard that have stopped, as told to the metrics.
@@ -103,8 +105,8 @@ pub(crate) struct Shard {
     pub(crate) flush: Rc<Notify>,
     /// Rotates starting points, so that no partition is always served first.
     pub(crate) turn: Cell<usize>,
-    /// Consumers parked on this shard.
-    pub(crate) parked: Cell<usize>,
+    /// Records on their way into the WAL that it does not count yet.
+    pub(crate) entering: Cell<u64>,
     slots: RefCell<HashMap<PartitionKey, Rc<Slot>>>,
     arrivals: RefCell<HashMap<TopicId, Rc<Notify>>>,
 }
@@ -128,6 +130,7 @@ impl Shard {
             dispatchers,
             copies: RefCell::default(),
             salvaged: RefCell::default(),
+            salvage_at: RefCell::default(),
             strays: RefCell::default(),
             stopped_logs: Cell::new(0),
             sticky: RefCell::default(),
@@ -136,7 +139,7 @@ impl Shard {
             reconcile: Rc::new(Notify::new()),
             flush: Rc::new(Notify::new()),
             turn: Cell::new(0),
-            parked: Cell::new(0),
+            entering: Cell::new(0),
             slots: RefCell::default(),
             arrivals: RefCell::default(),
             ctx,

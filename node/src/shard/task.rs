@@ -1,7 +1,8 @@
-//! Tasks that cannot take their executor with them.
+//! Tasks of their own for work that its asker may not cut short.
 //!
-//! What this file keeps true: a panic in one request is logged and ends that request alone; its
-//! answer channel closes, which the asker sees.
+//! What this file keeps true: whoever asked may go away, the work goes on to its end. In a node a
+//! panic ends the whole process (its panic hook aborts); where no such hook is set it is logged and
+//! ends that task alone, and its answer channel closes, which the asker sees.
 
 use futures::FutureExt;
 use std::future::Future;

@@ -37,6 +37,7 @@ impl MetaState {
                 status: MemberStatus::Alive,
                 deaths: DeathGeneration(0),
                 draining: false,
+                draining_changed: RaftIndex(0),
                 registered: index,
                 past: Vec::new(),
             }),
@@ -61,7 +62,11 @@ impl MetaState {
             }
             Command::SetDraining { id, draining } => {
                 self.member_status(id)?;
-                self.member_mut(id).draining = *draining;
+                let member = self.member_mut(id);
+                if member.draining != *draining {
+                    member.draining = *draining;
+                    member.draining_changed = index;
+                }
                 Ok(index)
             }
             Command::RemoveMember { id } => self.remove_member(index, id),
@@ -127,6 +132,7 @@ impl MetaState {
         }
         new.deaths = old.deaths;
         new.draining = old.draining;
+        new.draining_changed = old.draining_changed;
         new.past = old.past.clone();
         new.past.push(old.incarnation);
         if new.past.len() > PAST_INCARNATIONS {

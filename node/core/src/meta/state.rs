@@ -48,6 +48,9 @@ pub struct Member {
     pub deaths: DeathGeneration,
     /// Being drained off; survives a re-registration.
     pub draining: bool,
+    /// Log index at which the drain flag changed last.
+    #[serde(default)]
+    pub draining_changed: RaftIndex,
     /// Log index of its latest registration.
     pub registered: RaftIndex,
     /// Its latest earlier incarnations, newest last, at most
@@ -232,6 +235,25 @@ impl MetaState {
         self.members
             .get(node)
             .is_some_and(|m| m.status == MemberStatus::Alive)
+    }
+
+    /// Whether `node` is done with records: it is being drained and neither owns nor receives a
+    /// partition, or it was removed. It takes no record any more that it would have to pass on
+    /// later, because it may be gone by then. While it is being drained nothing is moved to it, so
+    /// this stays true until the drain is cancelled.
+    #[must_use]
+    pub fn is_leaving(&self, node: &NodeId) -> bool {
+        match self.members.get(node) {
+            Some(member) if member.draining => !self.assignments().any(|(_, assignment)| {
+                assignment.owner == *node
+                    || assignment
+                        .target
+                        .as_ref()
+                        .is_some_and(|target| target.node == *node)
+            }),
+            Some(_) => false,
+            None => self.removed.contains_key(node),
+        }
     }
 
     /// What every node owns, receives, sends and still keeps of ended epochs. Members that hold
