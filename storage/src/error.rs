@@ -181,6 +181,17 @@ pub enum StageError {
         /// Bytes staged.
         staged: u64,
     },
+    /// The disk would be left with less free space than its reserve. Nothing of the chunk was taken.
+    #[error(
+        "no room for {needed} bytes of the copy ({available} available beside the reserve); \
+         free space on this disk, the copy then goes on from where it is"
+    )]
+    Full {
+        /// Bytes wanted.
+        needed: u64,
+        /// Bytes that may still be used.
+        available: u64,
+    },
     /// The received bytes cannot belong to this segment. Nothing of the chunk counts; restart the
     /// segment.
     #[error("segment {segment:?} at byte {at}: {what}")]

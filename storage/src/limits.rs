@@ -99,10 +99,6 @@ pub const STAGE_CHUNK_BYTES: usize = 4 << 20;
 /// Chunks of a copy that are on their way to the disk at once.
 pub const STAGE_DEPTH: usize = 8;
 
-/// Sequences of an ingress WAL that may be done above the first undelivered one; beyond it the
-/// memory for them is not worth keeping and deliveries above are repeated after a crash.
-pub const WAL_DONE_AHEAD: usize = 1 << 20;
-
 const _: () = {
     assert!(MAX_RECORD_BYTES + 64 <= MAX_FRAME_PAYLOAD_BYTES);
     assert!(FRAME_HEADER_BYTES.is_multiple_of(FRAME_ALIGN_BYTES));

@@ -3,11 +3,12 @@
 mod common;
 
 use common::*;
-use narad_core::ids::Offset;
+use narad_core::ids::{MoveId, Offset};
 use narad_storage::fault::{self, Op, Probe};
-use narad_storage::{AppendError, Log, Options};
+use narad_storage::{AppendError, Log, Options, StageBuf, StageError, Staging};
 use std::cell::Cell;
 use std::io;
+use std::path::Path;
 use std::rc::Rc;
 
 /// Fails operations of one kind while armed.
@@ -253,5 +254,178 @@ fn too_much_at_once_is_refused_with_its_own_error() {
         }
         assert_eq!(log.end(), Offset(n));
         expect_numbers(&log, 0..n, 1_000_000).await;
+    });
+}
+
+/// Counts writes to segments that were issued and have not ended; fails those that `hit` names.
+struct UnderWay<F> {
+    issued: Rc<Cell<u32>>,
+    under_way: Rc<Cell<u32>>,
+    hit: F,
+}
+
+impl<F: FnMut(u64, usize) -> bool> Probe for UnderWay<F> {
+    fn before(&mut self, op: &Op<'_>) -> io::Result<()> {
+        if let Op::Write { path, pos, bytes } = op
+            && is_segment(path)
+        {
+            if (self.hit)(*pos, bytes.len()) {
+                return Err(io::Error::from_raw_os_error(EIO));
+            }
+            self.issued.set(self.issued.get() + 1);
+            self.under_way.set(self.under_way.get() + 1);
+        }
+        Ok(())
+    }
+
+    fn after(&mut self, op: &Op<'_>) {
+        if matches!(op, Op::Write { path, .. } if is_segment(path)) {
+            self.under_way.set(self.under_way.get() - 1);
+        }
+    }
+}
+
+/// Watches writes; returns the counts of issued ones and of those under way.
+fn watch_writes(hit: impl FnMut(u64, usize) -> bool + 'static) -> (Rc<Cell<u32>>, Rc<Cell<u32>>) {
+    let (issued, under_way) = (Rc::new(Cell::new(0)), Rc::new(Cell::new(0)));
+    fault::set(Box::new(UnderWay {
+        issued: issued.clone(),
+        under_way: under_way.clone(),
+        hit,
+    }));
+    (issued, under_way)
+}
+
+#[test]
+fn a_group_of_which_one_write_failed_leaves_no_other_write_under_way() {
+    let dir = Dir::new("fault-group");
+    run(&dir, |root| async move {
+        let options = Options {
+            io_chunk_bytes: 4096,
+            ..options()
+        };
+        let log = Log::create(&root, copy(1), &options).await.unwrap();
+        let (issued, under_way) = watch_writes(|pos, _| pos == 8192);
+        let stopped = log.append(records(0, 1, 40_000), None).await;
+        let left = under_way.get();
+        assert!(
+            matches!(stopped, Err(AppendError::Closed { .. })),
+            "{stopped:?}"
+        );
+        assert!(issued.get() >= 2, "{}", issued.get());
+        assert_eq!(left, 0, "of {}", issued.get());
+        log.close().await.unwrap();
+        fault::clear();
+    });
+}
+
+#[test]
+fn closing_a_failed_log_waits_for_the_zeros_on_their_way() {
+    let dir = Dir::new("fault-fill");
+    run(&dir, |root| async move {
+        let options = Options {
+            segment_bytes: 4 << 20,
+            extent_bytes: 1 << 20,
+            ..options()
+        };
+        let log = Log::create(&root, copy(1), &options).await.unwrap();
+        let fills = Rc::new(Cell::new(0_u32));
+        let seen = fills.clone();
+        let (_, under_way) = watch_writes(move |_, len| {
+            let failing = seen.get() > 0;
+            seen.set(seen.get() + u32::from(len > 64 << 10));
+            failing
+        });
+        let mut n = 0;
+        while fills.get() == 0 && n < 100 {
+            log.append(records(n, 1, 300), None).await.unwrap();
+            n += 1;
+        }
+        assert_eq!(fills.get(), 1, "zeros are written ahead of small appends");
+        let stopped = log.append(records(n, 1, 300), None).await;
+        assert!(
+            matches!(stopped, Err(AppendError::Closed { .. })),
+            "{stopped:?}"
+        );
+        log.close().await.unwrap();
+        assert_eq!(under_way.get(), 0);
+        fault::clear();
+        let (log, report) = Log::open(&root, copy(1), &options).await.unwrap();
+        assert_eq!(report.damage, []);
+        log.append(records(n, 1, 300), None).await.unwrap();
+        expect_numbers(&log, 0..n + 1, 300).await;
+    });
+}
+
+/// A log's first segment and what it holds, and an empty staging for a copy of it.
+async fn staging_of_a_log(root: &Path, options: &Options) -> (Log, Vec<u8>, Staging) {
+    let log = Log::create(&root.join("a"), copy(1), options)
+        .await
+        .unwrap();
+    for n in 0..100 {
+        log.append(records(n, 1, 300), None).await.unwrap();
+    }
+    let segment = log.manifest().segments[0];
+    let mut bytes = std::fs::read(log.segment_path(segment.id).unwrap()).unwrap();
+    bytes.truncate(segment.durable_len as usize);
+    let staging = Staging::open_or_create(&root.join("b"), key(), MoveId(40), options)
+        .await
+        .unwrap();
+    (log, bytes, staging)
+}
+
+#[test]
+fn a_copy_whose_disk_failed_has_no_write_under_way_once_its_sync_returned() {
+    let dir = Dir::new("fault-stage");
+    run(&dir, |root| async move {
+        let (log, bytes, mut staging) = staging_of_a_log(&root, &options()).await;
+        let id = log.manifest().segments[0].id;
+        let (issued, under_way) = watch_writes(|pos, _| pos == 0);
+        for (i, chunk) in bytes.chunks_exact(4096).take(6).enumerate() {
+            let buffer = StageBuf::copy_of(chunk);
+            staging.write(id, i as u64 * 4096, buffer).await.unwrap();
+        }
+        let error = staging.sync().await.unwrap_err();
+        let left = under_way.get();
+        assert!(error.to_string().contains("health"), "{error}");
+        assert_eq!((issued.get(), left), (5, 0));
+        let error = staging.sync().await.unwrap_err();
+        assert!(error.to_string().contains("stopped"), "{error}");
+        fault::clear();
+        drop(staging);
+        let again = Staging::open_or_create(&root.join("b"), key(), MoveId(40), &options())
+            .await
+            .unwrap();
+        assert_eq!(again.progress(), []);
+    });
+}
+
+#[test]
+fn a_copy_keeps_the_reserve_free_and_goes_on_when_there_is_room() {
+    let dir = Dir::new("fault-stage-reserve");
+    run(&dir, |root| async move {
+        let options = Options {
+            reserve_bytes: 100 << 20,
+            ..options()
+        };
+        let (log, bytes, mut staging) = staging_of_a_log(&root, &options).await;
+        let id = log.manifest().segments[0].id;
+        fault::set(Box::new(LittleRoom((100 << 20) + 4095)));
+        let refused = staging
+            .write(id, 0, StageBuf::copy_of(&bytes[..8192]))
+            .await;
+        let Err(StageError::Full { needed, available }) = refused else {
+            panic!("{refused:?}");
+        };
+        assert_eq!((needed, available), (8192, 4095));
+        staging.sync().await.unwrap();
+        fault::set(Box::new(LittleRoom(110 << 20)));
+        staging
+            .write(id, 0, StageBuf::copy_of(&bytes))
+            .await
+            .unwrap();
+        staging.sync().await.unwrap();
+        assert_eq!(staging.progress()[0].durable_len, bytes.len() as u64);
+        fault::clear();
     });
 }

@@ -26,6 +26,7 @@ fn small() -> Options {
 fn wal_options() -> WalOptions {
     WalOptions {
         cap_bytes: 1 << 20,
+        reroute_bytes: 0,
         log: small(),
     }
 }

@@ -162,6 +162,7 @@ fn what_a_restart_has_shown_survives_a_power_cut() {
 fn wal_options() -> WalOptions {
     WalOptions {
         cap_bytes: 1 << 20,
+        reroute_bytes: 0,
         log: small(),
     }
 }

@@ -23,6 +23,7 @@ fn entries(from: u64, count: u64) -> Vec<WalEntry> {
 fn small() -> WalOptions {
     WalOptions {
         cap_bytes: 256 << 10,
+        reroute_bytes: 64 << 10,
         log: options(),
     }
 }
@@ -122,6 +123,69 @@ fn the_cap_holds_and_room_comes_back() {
         wal.checkpoint().await.unwrap();
         assert_eq!(wal.append(entries(n, 10)).await.unwrap(), WalSeq(n + 1));
         assert_eq!(all(&wal).await.len(), 10);
+    });
+}
+
+#[test]
+fn one_entry_that_waits_makes_the_wal_forget_no_delivery() {
+    const BATCH: u64 = 1 << 16;
+    let dir = Dir::new("wal-long");
+    run(&dir, |root| async move {
+        let options = WalOptions {
+            cap_bytes: 16 << 20,
+            ..small()
+        };
+        let (wal, _) = Wal::open(&root.join("wal"), &options).await.unwrap();
+        let tiny = |n| WalEntry {
+            record: record(n, 1),
+            ..entry(0)
+        };
+        // More than fit in the WAL at once, and more than a million above the one that waits.
+        for batch in 0..17 {
+            let from = batch * BATCH;
+            let entries: Vec<_> = (from..from + BATCH).map(tiny).collect();
+            for part in entries.chunks(BATCH as usize / 2) {
+                wal.append(part.to_vec()).await.unwrap();
+            }
+            wal.done(&seqs((from + 1..from + BATCH + 1).filter(|s| *s != 5)));
+            wal.checkpoint().await.unwrap();
+        }
+        let pending = wal.pending();
+        assert_eq!((pending.records, pending.oldest), (1, Some(WalSeq(5))));
+        assert!(segment_files(&wal.dir()).len() <= 2);
+        let left = wal.read(WalSeq(0), 10, 1 << 20).await.unwrap();
+        assert_eq!(left, [(WalSeq(5), tiny(4))]);
+        wal.done(&seqs([5]));
+        assert_eq!(wal.pending().records, 0);
+    });
+}
+
+#[test]
+fn a_full_wal_has_room_for_its_own_records_on_their_way_to_another_partition() {
+    let dir = Dir::new("wal-reroute");
+    run(&dir, |root| async move {
+        let options = small();
+        let (wal, _) = Wal::open(&root.join("wal"), &options).await.unwrap();
+        let mut n = 0;
+        while wal.append(entries(n, 10)).await.is_ok() {
+            n += 10;
+        }
+        // Nothing can be delivered: every entry goes elsewhere once, oldest first.
+        for from in (0..n).step_by(10) {
+            let first = wal.append_rerouted(entries(n + from, 10)).await.unwrap();
+            assert_eq!(first, WalSeq(n + from + 1));
+            wal.done(&seqs(from + 1..from + 11));
+            wal.checkpoint().await.unwrap();
+        }
+        assert_eq!(all(&wal).await, (n + 1..2 * n + 1).collect::<Vec<_>>());
+        let most = options.cap_bytes + options.reroute_bytes;
+        let full = loop {
+            match wal.append_rerouted(entries(2 * n, 10)).await {
+                Ok(_) => assert!(wal.pending().disk_bytes <= most),
+                Err(error) => break error,
+            }
+        };
+        assert!(matches!(full, AppendError::Full { .. }), "{full}");
     });
 }
 

@@ -18,7 +18,7 @@ use crate::store::append::note_mark;
 use crate::store::keep::LIST_FILE;
 use crate::store::meta::{META_FILE, open_meta, write_slot};
 use crate::store::recover::pad;
-use futures::future::{try_join, try_join_all};
+use futures::future::{join, join_all};
 use narad_core::copy::{InstallMark, Manifest, SegmentState};
 use narad_core::ids::{CopyId, MoveId, Offset};
 use std::path::Path;
@@ -56,8 +56,8 @@ impl Staging {
         next: CopyId,
     ) -> Result<(), StageError> {
         assert!(next.key == self.key, "install of another partition");
-        self.check_usable()?;
         self.drain().await?;
+        self.check_usable()?;
         self.compare(capture)?;
         let promote = mark.handoff_id.is_none();
         let entries = self.entries(capture, promote)?;
@@ -108,12 +108,16 @@ impl Staging {
             install: Some(mark),
         };
         let list_path = self.dir.join(LIST_FILE);
-        let data = try_join_all(self.segments.iter_mut().map(StagedSegment::complete));
-        let facts = try_join(
+        let data = join_all(self.segments.iter_mut().map(StagedSegment::complete));
+        let facts = join(
             disk::replace_file(&list_path, list.encode()),
             write_slot(&file, &meta),
         );
-        try_join(data, facts).await?;
+        // All of it has ended before a failure is told: the same files may be opened again then.
+        let (data, (listed, slot)) = join(data, facts).await;
+        data.into_iter().collect::<Result<(), _>>()?;
+        listed?;
+        slot?;
         if std::mem::take(&mut self.dir_dirty) {
             disk::sync_dir(&self.dir).await?;
         }

@@ -4,10 +4,12 @@
 //! has to be read again in the freeze; what a restart resumes from was synced and saved together; no
 //! staging exists beside a real copy of the same partition (rule R1).
 
+mod buffer;
 mod finish;
 mod saved;
 mod segment;
 
+pub use buffer::StageBuf;
 pub use finish::roll_back_install;
 
 use crate::disk::{self, DiskFile};
@@ -15,11 +17,10 @@ use crate::error::{StageError, StorageError};
 use crate::format::list::Marks;
 use crate::format::segment::{Owner, SegmentIdent, file_name, parse_file_name};
 use crate::layout;
-use crate::limits::{MAX_SEGMENTS, STAGE_CHUNK_BYTES, STAGE_DEPTH};
+use crate::limits::{MAX_SEGMENTS, STAGE_DEPTH};
 use crate::options::Options;
 use crate::store::keep::LIST_FILE;
 use crate::store::meta::META_FILE;
-use glommio::io::DmaBuffer;
 use narad_core::copy::{SegmentId, SegmentState};
 use narad_core::ids::{CopyId, MoveId, PartitionKey};
 use narad_core::moves::target::Told;
@@ -28,62 +29,6 @@ use segment::{StagedSegment, Taken};
 use std::collections::{BTreeSet, VecDeque};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
-
-/// An aligned buffer for one chunk of a copy.
-#[derive(Debug)]
-pub struct StageBuf {
-    buffer: DmaBuffer,
-    len: usize,
-}
-
-impl StageBuf {
-    /// A buffer of `len` bytes with undefined content. Bounded by [`STAGE_CHUNK_BYTES`].
-    #[must_use]
-    pub fn new(len: usize) -> Self {
-        assert!(len <= STAGE_CHUNK_BYTES, "chunk of {len} bytes");
-        let room = len.max(1).next_multiple_of(4096);
-        let mut buffer = disk::buffer(room);
-        buffer.as_bytes_mut()[len..].fill(0);
-        Self { buffer, len }
-    }
-
-    /// A buffer with a copy of these bytes.
-    #[must_use]
-    pub fn copy_of(bytes: &[u8]) -> Self {
-        let mut out = Self::new(bytes.len());
-        out.as_mut().copy_from_slice(bytes);
-        out
-    }
-
-    /// Bytes in it.
-    #[must_use]
-    pub const fn len(&self) -> usize {
-        self.len
-    }
-
-    /// Nothing in it.
-    #[must_use]
-    pub const fn is_empty(&self) -> bool {
-        self.len == 0
-    }
-
-    /// Keeps the first `len` bytes.
-    pub fn truncate(&mut self, len: usize) {
-        self.len = self.len.min(len);
-    }
-}
-
-impl AsRef<[u8]> for StageBuf {
-    fn as_ref(&self) -> &[u8] {
-        &self.buffer.as_bytes()[..self.len]
-    }
-}
-
-impl AsMut<[u8]> for StageBuf {
-    fn as_mut(&mut self) -> &mut [u8] {
-        &mut self.buffer.as_bytes_mut()[..self.len]
-    }
-}
 
 /// A copy in progress. One task drives it; it lives on one executor.
 #[derive(Debug)]
@@ -236,8 +181,10 @@ impl Staging {
     /// again they are taken as what the source has, and counted in [`Self::damaged_records`].
     ///
     /// # Errors
-    /// [`StageError::NotContiguous`]: nothing was taken. [`StageError::BadBytes`]: the segment went back
-    /// to an earlier frame; see [`Self::progress`]. The disk's error: open the staging again.
+    /// [`StageError::NotContiguous`]: nothing was taken. [`StageError::Full`]: the disk would be left with
+    /// less than its reserve; nothing was taken, and it may be tried again. [`StageError::BadBytes`]: the
+    /// segment went back to an earlier frame; see [`Self::progress`]. The disk's error: open the staging
+    /// again.
     pub async fn write(
         &mut self,
         segment: SegmentId,
@@ -258,6 +205,11 @@ impl Staging {
         if bytes.is_empty() {
             return Ok(());
         }
+        let end = at + bytes.len() as u64;
+        let room = staged.reserve(&self.dir, end, &self.options).await;
+        self.failed |= matches!(&room, Err(e) if !matches!(e, StageError::Full { .. }));
+        room?;
+        let staged = &mut self.segments[i];
         let Taken { bad, marks } = staged.verify(bytes.as_ref(), &mut self.known_damage);
         if let Some((at, what)) = bad {
             // What was on its way may lie where the segment goes on now.
@@ -314,10 +266,6 @@ impl Staging {
 
     /// Sends verified bytes to the disk.
     async fn put(&mut self, i: usize, at: u64, bytes: StageBuf) -> Result<(), StageError> {
-        let step = self.options.extent_bytes;
-        self.segments[i]
-            .reserve(at + bytes.len() as u64, step)
-            .await?;
         if !self.segments[i].is_aligned(at, bytes.len()) {
             // This write shares a block with the one before: it may not overtake it.
             self.drain().await?;
@@ -332,28 +280,33 @@ impl Staging {
         Ok(())
     }
 
+    /// Waits for the oldest write. It stays listed until it has ended, also when this is dropped midway.
     async fn one_done(&mut self) -> Result<(), StorageError> {
-        if let Some(task) = self.pending.pop_front()
-            && let Err(error) = task.await
-        {
-            self.failed = true;
-            return Err(error);
-        }
-        Ok(())
+        let Some(task) = self.pending.front_mut() else {
+            return Ok(());
+        };
+        let result = task.await;
+        self.pending.pop_front();
+        self.failed |= result.is_err();
+        result
     }
 
+    /// Waits for every write, also behind one that failed, and tells the first failure.
     async fn drain(&mut self) -> Result<(), StorageError> {
+        let mut first = Ok(());
         while !self.pending.is_empty() {
-            self.one_done().await?;
+            first = first.and(self.one_done().await);
         }
-        Ok(())
+        first
     }
 
     /// Makes everything staged durable and saves where it stands, so that a restart resumes from here.
+    /// Whatever it returns, also after an earlier failure, no write is under way any more.
     ///
     /// # Errors
     /// The disk's error: open the staging again.
     pub async fn sync(&mut self) -> Result<(), StageError> {
+        self.drain().await?;
         self.check_usable()?;
         let result = self.sync_all().await;
         self.failed |= result.is_err();
@@ -361,7 +314,6 @@ impl Staging {
     }
 
     async fn sync_all(&mut self) -> Result<(), StageError> {
-        self.drain().await?;
         let count = self.segments.len();
         for (i, segment) in self.segments.iter_mut().enumerate() {
             // The source has gone on to the next segment: this one is whole, and gets its footer.
@@ -432,8 +384,8 @@ impl Staging {
     /// # Errors
     /// The disk's error.
     pub async fn truncate_to(&mut self, keep: &[SegmentState]) -> Result<(), StageError> {
-        self.check_usable()?;
         self.drain().await?;
+        self.check_usable()?;
         for segment in std::mem::take(&mut self.segments) {
             match keep.iter().find(|k| k.id == segment.id()) {
                 Some(k) if k.durable_len >= segment.len() => self.segments.push(segment),

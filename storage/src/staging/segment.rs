@@ -8,6 +8,7 @@ use crate::error::{StageError, StorageError};
 use crate::format::list::{IndexPoint, Totals, encode_footer};
 use crate::format::segment::SegmentIdent;
 use crate::limits::{FIRST_EXTENT_BYTES, MIN_BLOCK_BYTES, TRIM_BLOCK_BYTES};
+use crate::options::Options;
 use crate::scan::{FrameScanner, ScanEvent};
 use crate::staging::StageBuf;
 use crate::store::append::push_point;
@@ -17,6 +18,7 @@ use glommio::io::DmaBuffer;
 use narad_core::copy::{SegmentId, SegmentState};
 use narad_core::ids::{Offset, Origin};
 use std::collections::BTreeSet;
+use std::path::Path;
 use std::rc::Rc;
 
 #[derive(Debug)]
@@ -194,25 +196,40 @@ impl StagedSegment {
         }
     }
 
-    /// Makes sure that space up to `end` is reserved.
-    pub(super) async fn reserve(&mut self, end: u64, step: u64) -> Result<(), StorageError> {
-        if end <= self.allocated {
+    /// Makes sure that space up to `end` is reserved, and that the disk of `dir` keeps its reserve: a copy
+    /// may not take the room that the appends of the partitions beside it need.
+    pub(super) async fn reserve(
+        &mut self,
+        dir: &Path,
+        end: u64,
+        options: &Options,
+    ) -> Result<(), StageError> {
+        let Some(needed) = end.checked_sub(self.allocated).filter(|n| *n > 0) else {
             return Ok(());
+        };
+        let free = disk::available_bytes(dir).await?;
+        let available = free.saturating_sub(options.reserve_bytes);
+        if available < needed {
+            return Err(StageError::Full { needed, available });
         }
-        let step = self.allocated.clamp(FIRST_EXTENT_BYTES.min(step), step);
+        let most = options.extent_bytes;
+        let step = self.allocated.clamp(FIRST_EXTENT_BYTES.min(most), most);
         let wanted = end
-            .max(self.allocated + step)
+            .max(self.allocated + step.min(available))
             .next_multiple_of(TRIM_BLOCK_BYTES);
-        match self.file.allocate(wanted).await {
-            Err(e) if e.is_full() => {
-                let least = end.next_multiple_of(TRIM_BLOCK_BYTES);
-                self.file.allocate(least).await?;
-                self.allocated = least;
+        let mut reached = wanted;
+        let mut result = self.file.allocate(wanted).await;
+        if result.as_ref().is_err_and(StorageError::is_full) {
+            reached = end.next_multiple_of(TRIM_BLOCK_BYTES);
+            result = self.file.allocate(reached).await;
+        }
+        match result {
+            Ok(()) => self.allocated = reached,
+            Err(error) if error.is_full() => {
+                let available = 0;
+                return Err(StageError::Full { needed, available });
             }
-            other => {
-                other?;
-                self.allocated = wanted;
-            }
+            Err(error) => return Err(error.into()),
         }
         Ok(())
     }

@@ -17,7 +17,7 @@ use crate::limits::{
     MAX_FRAME_PAYLOAD_BYTES, MAX_FRAME_RECORDS, TRIM_BLOCK_BYTES,
 };
 use futures::channel::oneshot;
-use futures::future::{try_join, try_join_all};
+use futures::future::{join, join_all};
 use narad_core::copy::SegmentId;
 use narad_core::ids::{Offset, Origin, WallMs};
 use std::rc::Rc;
@@ -179,7 +179,7 @@ impl Store {
             at += chunk.len() as u64;
             place.file.write(chunk.clone(), pos)
         });
-        let writes = try_join_all(writes.collect::<Vec<_>>());
+        let writes = join_all(writes.collect::<Vec<_>>());
         let start = self.digest_before(&place);
         let digest = async {
             if len > IO_CHUNK_BYTES / 8 {
@@ -187,9 +187,12 @@ impl Store {
                 glommio::executor().yield_now().await;
             }
             let chunks = written.chunks.iter();
-            Ok(chunks.fold(start, |crc, c| crc32c::crc32c_append(crc, c.as_bytes())))
+            chunks.fold(start, |crc, c| crc32c::crc32c_append(crc, c.as_bytes()))
         };
-        let (_, digest) = try_join(writes, digest).await?;
+        // Also behind one that failed all have ended before it is told: the log is reopened, and written
+        // to the same bytes, after that.
+        let (ended, digest) = join(writes, digest).await;
+        ended.into_iter().collect::<Result<(), _>>()?;
         written.digest = digest;
         place.file.sync().await?;
         if place.fresh.is_some() {

@@ -174,8 +174,7 @@ impl Store {
             state.closed.get_or_insert_with(|| "closed".into());
             failed
         };
-        self.settled().await;
-        self.list_settled().await;
+        self.quiet().await;
         if failed.is_some() {
             return Ok(());
         }
@@ -190,6 +189,19 @@ impl Store {
         }
         self.waiters.wake_all();
         Ok(())
+    }
+
+    /// Waits until nothing of this log is on its way to the disk, also after a failure: whoever opens it
+    /// next writes to the same files.
+    async fn quiet(self: &Rc<Self>) {
+        self.settled().await;
+        self.list_settled().await;
+        self.filled_up_to(u64::MAX).await;
+        for lock in [&self.writing, &self.meta_lock, &self.list_lock] {
+            let Ok(_permit) = lock.acquire_permit(1).await else {
+                unreachable!("the locks of a log are never closed");
+            };
+        }
     }
 
     pub(crate) async fn list_settled(self: &Rc<Self>) {

@@ -2,8 +2,11 @@
 //!
 //! What this file keeps true: an entry is on the disk from its ack until it is reported done; sequences
 //! are consecutive and never used again in the life of a WAL; a segment is deleted once all its entries
-//! are done, wherever it stands, so one partition that cannot be reached pins only what it must.
+//! are done, wherever it stands, so one partition that cannot be reached pins only what it must. What is
+//! done is known exactly while the WAL is open; the disk keeps the first entry that is not, so after a
+//! crash entries above it are delivered again, and their partitions tell them by their marks.
 
+mod done;
 mod entry;
 
 pub(crate) use entry::known_identity;
@@ -12,16 +15,16 @@ use crate::disk;
 use crate::error::{AppendError, StorageError};
 use crate::format::record::Record;
 use crate::format::segment::Owner;
-use crate::limits::{READ_AHEAD_BYTES, WAL_DONE_AHEAD};
+use crate::limits::READ_AHEAD_BYTES;
 use crate::options::Options;
 use crate::store::Store;
 use crate::store::recover::RecoveryReport;
-use crate::store::state::LogStats;
+use crate::store::state::{LogStats, Segment};
+use done::Runs;
 use entry::{ROUTE, identity};
 use narad_core::copy::SegmentId;
 use narad_core::ids::{Epoch, Offset, PartitionIndex, TopicId, WalId, WalSeq};
 use std::cell::RefCell;
-use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
@@ -30,6 +33,9 @@ use std::rc::Rc;
 pub struct WalOptions {
     /// Most bytes on the disk; appends beyond are refused as full.
     pub cap_bytes: u64,
+    /// Bytes above the cap that only [`Wal::append_rerouted`] may use; a few segments, since a segment's
+    /// room comes back when all of its entries went elsewhere.
+    pub reroute_bytes: u64,
     /// Settings of the log underneath.
     pub log: Options,
 }
@@ -38,6 +44,7 @@ impl Default for WalOptions {
     fn default() -> Self {
         Self {
             cap_bytes: 4 << 30,
+            reroute_bytes: 64 << 20,
             log: Options {
                 segment_bytes: 16 << 20,
                 extent_bytes: 4 << 20,
@@ -88,8 +95,8 @@ pub struct WalRecovery {
 struct Done {
     /// Everything below is done.
     low: u64,
-    /// Done at or above `low`.
-    above: BTreeSet<u64>,
+    /// Done at or above `low`; deleted segments are done.
+    above: Runs,
     lost: u64,
     cleaning: bool,
 }
@@ -99,6 +106,7 @@ struct Inner {
     store: Rc<Store>,
     id: WalId,
     cap_bytes: u64,
+    reroute_bytes: u64,
     done: RefCell<Done>,
 }
 
@@ -126,9 +134,10 @@ impl Wal {
             store,
             id,
             cap_bytes: options.cap_bytes,
+            reroute_bytes: options.reroute_bytes,
             done: RefCell::new(Done {
                 low,
-                above: BTreeSet::new(),
+                above: Runs::default(),
                 lost: 0,
                 cleaning: false,
             }),
@@ -150,6 +159,25 @@ impl Wal {
     /// # Errors
     /// [`AppendError`]; `Full` also when the cap is reached.
     pub async fn append(&self, entries: Vec<WalEntry>) -> Result<WalSeq, AppendError> {
+        self.append_within(self.0.cap_bytes, entries).await
+    }
+
+    /// As [`Self::append`], for records of entries that are in this WAL already and go to another
+    /// partition: they may use some room above the cap, so that a WAL full of what cannot be delivered
+    /// gets empty again. The caller reports the old entries done once this has returned.
+    ///
+    /// # Errors
+    /// As [`Self::append`].
+    pub async fn append_rerouted(&self, entries: Vec<WalEntry>) -> Result<WalSeq, AppendError> {
+        let cap_bytes = self.0.cap_bytes.saturating_add(self.0.reroute_bytes);
+        self.append_within(cap_bytes, entries).await
+    }
+
+    async fn append_within(
+        &self,
+        cap_bytes: u64,
+        entries: Vec<WalEntry>,
+    ) -> Result<WalSeq, AppendError> {
         let size: usize = entries
             .iter()
             .map(|e| e.record.content_len() + ROUTE + 16)
@@ -160,10 +188,10 @@ impl Wal {
             let bytes: u64 = state.segments.iter().map(|s| s.totals.len).sum();
             bytes + state.queue_bytes as u64
         };
-        if used + needed > self.0.cap_bytes {
+        if used + needed > cap_bytes {
             return Err(AppendError::Full {
                 needed,
-                available: self.0.cap_bytes.saturating_sub(used),
+                available: cap_bytes.saturating_sub(used),
             });
         }
         let records = entries.into_iter().map(WalEntry::into_record).collect();
@@ -239,7 +267,7 @@ impl Wal {
                     continue;
                 };
                 if offset >= done.low && offset < durable {
-                    done.above.insert(offset);
+                    done.above.add(offset, offset + 1);
                 }
             }
         }
@@ -306,8 +334,10 @@ impl Wal {
     /// # Errors
     /// The disk's error; the next open recovers.
     pub async fn close(self) -> Result<(), StorageError> {
-        self.checkpoint().await?;
-        self.0.store.close().await
+        // Closing waits for what is on its way to the disk, so it may not be left out.
+        let checkpoint = self.checkpoint().await;
+        self.0.store.close().await?;
+        checkpoint
     }
 }
 
@@ -318,7 +348,7 @@ const fn seq_of(offset: u64) -> WalSeq {
 impl Inner {
     fn is_done(&self, offset: u64) -> bool {
         let done = self.done.borrow();
-        offset < done.low || done.above.contains(&offset)
+        offset < done.low || done.above.end_of(offset).is_some()
     }
 
     /// Offsets that reading has shown to be damaged or deleted wait for nobody.
@@ -326,24 +356,18 @@ impl Inner {
         if from >= until {
             return;
         }
-        let mut done = self.done.borrow_mut();
-        let low = done.low;
-        for offset in from.max(low)..until {
-            if self.in_segment(offset) && done.above.insert(offset) {
-                done.lost += 1;
+        {
+            let state = self.store.state.borrow();
+            let mut done = self.done.borrow_mut();
+            let from = from.max(done.low);
+            let first = state.segments.partition_point(|s| s.totals.end.0 <= from);
+            let here = |s: &&Segment| s.id.base.0 < until;
+            for s in state.segments[first..].iter().take_while(here) {
+                let (begin, end) = (from.max(s.id.base.0), until.min(s.totals.end.0));
+                done.lost += done.above.add(begin, end);
             }
         }
-        drop(done);
         self.advance();
-    }
-
-    fn in_segment(&self, offset: u64) -> bool {
-        let state = self.store.state.borrow();
-        let at = state.segments.partition_point(|s| s.totals.end.0 <= offset);
-        state
-            .segments
-            .get(at)
-            .is_some_and(|s| s.id.base.0 <= offset)
     }
 
     /// Moves the checkpoint over everything that is done, and over deleted segments.
@@ -352,8 +376,8 @@ impl Inner {
         let mut done = self.done.borrow_mut();
         loop {
             let low = done.low;
-            if done.above.remove(&low) {
-                done.low += 1;
+            if let Some(end) = done.above.end_of(low) {
+                done.low = end;
                 continue;
             }
             let at = state.segments.partition_point(|s| s.totals.end.0 <= low);
@@ -365,11 +389,9 @@ impl Inner {
                 break;
             }
             done.low = next;
-            done.above = done.above.split_off(&next);
         }
-        while done.above.len() > WAL_DONE_AHEAD {
-            done.above.pop_last();
-        }
+        let low = done.low;
+        done.above.drop_below(low);
         if state.frontier.0 < done.low {
             state.frontier = Offset(done.low);
             state.meta_dirty = true;
@@ -381,7 +403,11 @@ impl Inner {
         if from >= end {
             return 0;
         }
-        end - from - done.above.range(from..end).count() as u64
+        end - from - done.above.count(from, end)
+    }
+
+    fn finished(done: &Done, s: &Segment) -> bool {
+        done.above.covers(s.id.base.0.max(done.low), s.totals.end.0)
     }
 
     fn finished_segment(&self) -> Option<SegmentId> {
@@ -390,7 +416,7 @@ impl Inner {
         let sealed = state.segments.len() - usize::from(state.active);
         state.segments[..sealed]
             .iter()
-            .find(|s| Self::undone(&done, s.id.base.0, s.totals.end.0) == 0)
+            .find(|s| Self::finished(&done, s))
             .map(|s| s.id)
     }
 
@@ -407,9 +433,8 @@ impl Inner {
         let mut state = self.store.state.borrow_mut();
         let done = self.done.borrow();
         let large = self.store.options.segment_bytes / 4;
-        let over = state.segments.last().is_some_and(|s| {
-            s.totals.len >= large && Self::undone(&done, s.id.base.0, s.totals.end.0) == 0
-        });
+        let last = state.segments.last();
+        let over = last.is_some_and(|s| s.totals.len >= large && Self::finished(&done, s));
         if state.active && over {
             state.seal_active();
         }
