@@ -33,8 +33,10 @@ const IO_MEMORY_BYTES: usize = 256 << 10;
 /// Runs the program with the arguments of the process.
 #[must_use]
 pub fn run() -> ExitCode {
-    // A wrong command line prints its own message and ends with 2, --help with 0.
-    let cli = Cli::parse();
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => return not_understood(&error),
+    };
     match cli.command {
         Command::Serve(args) => serve(*args),
         Command::Completions { shell } => {
@@ -48,6 +50,20 @@ pub fn run() -> ExitCode {
             finish(client(cli.global, command), json)
         }
     }
+}
+
+/// A wrong command line says so and ends with 2; `--help` and `--version` print and end with 0.
+fn not_understood(error: &clap::Error) -> ExitCode {
+    let as_json = std::env::args_os().skip(1).any(|arg| arg == "--json");
+    if !error.use_stderr() || !as_json {
+        error.exit();
+    }
+    let text = error.to_string();
+    let mut lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
+    let first = lines.next().unwrap_or("a wrong command line");
+    let message = first.strip_prefix("error: ").unwrap_or(first).to_owned();
+    let rest: Vec<&str> = lines.collect();
+    finish(Err(CliError::usage(message, rest.join("; "))), true)
 }
 
 fn serve(args: crate::config::ServeArgs) -> ExitCode {

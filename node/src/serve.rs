@@ -66,6 +66,17 @@ impl ServeError {
     }
 }
 
+/// A data directory in memory breaks every promise at the first power cut.
+fn warn_of_memory(dir: &std::path::Path) {
+    use nix::sys::statfs::{TMPFS_MAGIC, statfs};
+    if statfs(dir).is_ok_and(|fs| fs.filesystem_type() == TMPFS_MAGIC) {
+        tracing::warn!(
+            data_dir = %dir.display(),
+            "the data directory is on tmpfs, in memory: all records are lost with the machine; use a disk (ext4, XFS)"
+        );
+    }
+}
+
 /// Runs a node until it is told to stop (SIGTERM, SIGINT) or cannot go on. Call it from a process
 /// that has no other threads: signals are blocked for the whole process.
 ///
@@ -76,6 +87,7 @@ pub fn run(args: ServeArgs) -> Result<(), ServeError> {
     let config = Config::resolve(args)?;
     let listeners = data_dir::bind_ports(&config)?;
     let dir = data_dir::open(&config)?;
+    warn_of_memory(&config.data_dir);
     panics::abort_on_panic();
     let set = signals::block().map_err(|error| ServeError::System {
         action: "block signals",

@@ -458,6 +458,10 @@ fn dump_and_verify_tell_what_is_there() {
         for file in [path, home.join("meta"), home.join("segments.list")] {
             offline::dump(&file, &mut text).unwrap();
         }
+        let other = root.join("notes.txt");
+        std::fs::write(&other, "of somebody else").unwrap();
+        let error = offline::dump(&other, &mut Vec::new()).unwrap_err();
+        assert!(error.to_string().contains("no segment"), "{error}");
         let text = String::from_utf8(text).unwrap();
         for want in ["record 7 ", "frontier", "sealed", "WAL 0000000000000005"] {
             assert!(text.contains(want), "{want}");

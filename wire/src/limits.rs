@@ -115,12 +115,16 @@ pub const CLIENT_ATTEMPT_MS: u64 = 5_000;
 pub const CLIENT_PAUSE_MS: u64 = 50;
 /// See [`CLIENT_PAUSE_MS`].
 pub const CLIENT_PAUSE_MAX_MS: u64 = 1_000;
+/// Least time of another attempt, in ms: one that can hardly be answered would only hide why the
+/// ones before it failed, and leave a change in doubt.
+pub const CLIENT_LEAST_ATTEMPT_MS: u64 = 100;
 /// Node addresses that a client remembers.
 pub const CLIENT_MAX_SERVERS: usize = 256;
 
 const _: () = {
     assert!(CLIENT_ATTEMPT_MS > CONNECT_DEADLINE_MS && CLIENT_DEADLINE_MS > 2 * CLIENT_ATTEMPT_MS);
     assert!(CLIENT_PAUSE_MS <= CLIENT_PAUSE_MAX_MS);
+    assert!(CLIENT_LEAST_ATTEMPT_MS < CLIENT_ATTEMPT_MS);
 };
 
 /// Records and bytes after which a producer sends a batch: large enough to share a group commit,

@@ -9,8 +9,11 @@ mod common;
 use common::{Cluster, Mood, Refusal, TOPIC, client, run, until, value};
 use futures::future::join_all;
 use narad_core::ids::PartitionIndex;
-use narad_wire::client::{Produced, ProducerOptions, Record, TopicSettingsView};
-use narad_wire::error::ErrorCode;
+use narad_wire::client::{
+    Client, ClientOptions, Produced, ProducerOptions, Record, TopicSettingsView,
+};
+use narad_wire::error::{ErrorCode, WireError};
+use narad_wire::runtime::Glommio;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -99,6 +102,63 @@ fn questions_go_round_dead_and_stalled_nodes_and_orders_are_given_once() {
         let error = result.unwrap_err();
         assert!(error.outcome_unknown(), "{error:?}");
         assert_eq!(cluster.calls(0, "create_topic"), 1);
+    });
+}
+
+#[test]
+fn a_definite_refusal_of_an_order_is_final_and_a_passing_one_is_not() {
+    run(async {
+        let cluster = Cluster::start(2, 2);
+        let client = client(&cluster, &[0, 1]);
+        let sent = || cluster.calls(0, "throttle") + cluster.calls(1, "throttle");
+        for code in [
+            ErrorCode::NotMember,
+            ErrorCode::Dead,
+            ErrorCode::Refused,
+            ErrorCode::Invalid,
+            ErrorCode::UnknownTopic,
+            ErrorCode::UnknownPartition,
+        ] {
+            let before = sent();
+            for node in 0..2 {
+                cluster.mood(node, Mood::Refuse(Refusal(code as u16)));
+            }
+            let error = client.throttle(Some(1)).await.unwrap_err();
+            assert_eq!(error.code(), Some(code), "{error}");
+            assert_eq!(sent() - before, 1, "{error}");
+        }
+        let before = sent();
+        cluster.mood(0, Mood::Refuse(Refusal(ErrorCode::NotLeader as u16)));
+        cluster.mood(1, Mood::Refuse(Refusal(ErrorCode::NotLeader as u16)));
+        let order = client.throttle(Some(7));
+        let recover = async {
+            until("some attempts", || sent() - before >= 3).await;
+            cluster.mood(0, Mood::Fine);
+            cluster.mood(1, Mood::Fine);
+        };
+        let (result, ()) = futures::join!(order, recover);
+        assert_eq!(result.unwrap(), 7);
+    });
+}
+
+#[test]
+fn at_the_deadline_the_last_word_of_a_node_is_told() {
+    run(async {
+        let cluster = Cluster::start(1, 1);
+        let options = ClientOptions {
+            deadline: Duration::from_millis(700),
+            ..ClientOptions::new(vec![cluster.addr(0)])
+        };
+        let client = Client::with(Glommio, options);
+        cluster.mood(0, Mood::Refuse(Refusal(ErrorCode::NotLeader as u16)));
+        let error = client.throttle(Some(1)).await.unwrap_err();
+        assert_eq!(error.code(), Some(ErrorCode::NotLeader), "{error}");
+        cluster.mood(0, Mood::Stall);
+        let error = client.throttle(Some(1)).await.unwrap_err();
+        match error {
+            WireError::Timeout { after_ms } => assert!(after_ms > 350, "{after_ms}"),
+            other => panic!("{other}"),
+        }
     });
 }
 

@@ -24,6 +24,10 @@ const STUCK_AFTER: Duration = Duration::from_secs(60);
 /// Looks in a row that must agree before MinVoters is reported, so that a voter that is just being
 /// promoted is not missed.
 const MIN_VOTERS_LOOKS: u32 = 6;
+/// The same for what a restart or a cancelled decommission may just be ending.
+const OTHERS_LOOKS: u32 = 20;
+/// What holds it is told again after this time even if it is still the same.
+const TELL_EVERY: Duration = Duration::from_secs(5);
 
 /// Runs the command.
 ///
@@ -65,8 +69,51 @@ enum Look {
     Kept,
     /// Still draining, or being removed.
     Going,
-    /// Drained; MinVoters holds the removal.
+    /// Something holds it that does not pass by itself.
+    Stuck(Stuck),
+}
+
+/// What somebody has to end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stuck {
+    /// Drained, but too few voters would be left.
     MinVoters,
+    /// It is dead with things on its disk, and no copy of them is under way.
+    Dead,
+    /// It owns partitions, and no other node may take them.
+    NoReceiver,
+}
+
+impl Stuck {
+    /// Looks in a row that must agree.
+    fn looks(self) -> u32 {
+        match self {
+            Self::MinVoters => MIN_VOTERS_LOOKS,
+            Self::Dead | Self::NoReceiver => OTHERS_LOOKS,
+        }
+    }
+
+    fn state(self) -> &'static str {
+        match self {
+            Self::MinVoters => "it is drained, and owns nothing",
+            Self::Dead => "it is dead, and nobody else has what is on its disk",
+            Self::NoReceiver => "every other node is draining or dead",
+        }
+    }
+
+    fn hint(self, node: &str) -> String {
+        match self {
+            Self::MinVoters => format!(
+                "add a node (narad serve --join) and it goes by itself, or keep it: narad cluster decommission {node} --cancel"
+            ),
+            Self::Dead => format!(
+                "start {node} again with its data directory: it hands over what it has and goes by itself"
+            ),
+            Self::NoReceiver => format!(
+                "add a node (narad serve --join), or keep this or another one: narad cluster decommission {node} --cancel"
+            ),
+        }
+    }
 }
 
 fn judge(member: Option<&MemberView>) -> Look {
@@ -77,8 +124,14 @@ fn judge(member: Option<&MemberView>) -> Look {
         return Look::Kept;
     }
     let drained = member.owned == 0 && member.inbound == 0 && member.outbound == 0;
+    if member.status == "dead" && member.outbound == 0 {
+        return Look::Stuck(Stuck::Dead);
+    }
+    if member.owned > 0 && member.held.contains("no other living member") {
+        return Look::Stuck(Stuck::NoReceiver);
+    }
     if drained && member.held.contains("MinVoters") {
-        return Look::MinVoters;
+        return Look::Stuck(Stuck::MinVoters);
     }
     Look::Going
 }
@@ -125,8 +178,9 @@ async fn watch(
     interrupt: &mut Interrupt,
     progress: &Progress,
 ) -> CliResult {
-    let mut min_voters_looks = 0;
+    let mut stuck: Option<(Stuck, u32)> = None;
     let mut last_hold = String::new();
+    let mut told = Instant::now();
     let mut last: Option<(Trace, Instant)> = None;
     loop {
         let view = session.members().await?;
@@ -140,20 +194,30 @@ async fn watch(
                     format!("narad cluster decommission {node} --wait starts it again"),
                 ));
             }
-            Look::MinVoters => min_voters_looks += 1,
-            Look::Going => min_voters_looks = 0,
+            Look::Stuck(why) => {
+                let before = stuck.filter(|(other, _)| *other == why);
+                stuck = Some((why, before.map_or(1, |(_, looks)| looks + 1)));
+            }
+            Look::Going => stuck = None,
         }
         let member = member.expect("a node that is not out is a member");
+        let moves = session.moves().await?;
+        let text = message(member, &moves);
+        if member.held != last_hold || told.elapsed() >= TELL_EVERY {
+            progress.note(&text);
+            told = Instant::now();
+        }
+        progress.show(text);
         if member.held != last_hold {
             // Whatever else holds it (deliveries, reclaim, leadership) still changes.
-            min_voters_looks = 0;
+            stuck = None;
             last_hold.clone_from(&member.held);
         }
-        if min_voters_looks >= MIN_VOTERS_LOOKS {
-            return Err(held(node, &member.held, "it is drained, and owns nothing"));
+        if let Some((why, looks)) = stuck
+            && looks >= why.looks()
+        {
+            return Err(held(node, &member.held, why.state(), why.hint(node)));
         }
-        let moves = session.moves().await?;
-        progress.say(message(member, &moves));
         let now = trace(member, &moves);
         match &last {
             Some((before, since)) if *before == now => {
@@ -163,6 +227,9 @@ async fn watch(
                         node,
                         &now.4,
                         &format!("nothing has changed for {seconds} s"),
+                        format!(
+                            "narad cluster members shows it; it goes on by itself once that is over, or --cancel keeps {node}"
+                        ),
                     ));
                 }
             }
@@ -195,16 +262,7 @@ fn message(member: &MemberView, moves: &MovesView) -> String {
     text
 }
 
-fn held(node: &str, why: &str, state: &str) -> CliError {
-    let hint = if why.contains("MinVoters") {
-        format!(
-            "add a node (narad serve --join) and it goes by itself, or keep it: narad cluster decommission {node} --cancel"
-        )
-    } else {
-        format!(
-            "narad cluster members shows it; it goes on by itself once that is over, or --cancel keeps {node}"
-        )
-    };
+fn held(node: &str, why: &str, state: &str, hint: String) -> CliError {
     CliError::new(
         "held",
         format!("{node} is not removed: {why} ({state})"),
@@ -241,7 +299,7 @@ mod tests {
             held: "MinVoters: 3".into(),
             ..member()
         };
-        assert_eq!(judge(Some(&hold)), Look::MinVoters);
+        assert_eq!(judge(Some(&hold)), Look::Stuck(Stuck::MinVoters));
         for busy in [
             MemberView {
                 owned: 1,
@@ -261,8 +319,43 @@ mod tests {
     }
 
     #[test]
-    fn the_failure_names_the_hold() {
-        let error = held("n1", "MinVoters: 3 voters must stay", "it is drained");
-        assert!(error.message.contains("MinVoters") && error.hint.contains("--cancel"));
+    fn what_somebody_must_end_is_told_from_what_passes() {
+        let dead = MemberView {
+            status: "dead".into(),
+            owned: 2,
+            held: "dead: start it again; owns 2 partitions".into(),
+            ..member()
+        };
+        assert_eq!(judge(Some(&dead)), Look::Stuck(Stuck::Dead));
+        // A complete copy may take the dead owner's place.
+        let copied = MemberView {
+            outbound: 1,
+            ..dead
+        };
+        assert_eq!(judge(Some(&copied)), Look::Going);
+        let alone = MemberView {
+            owned: 1,
+            held: narad_core::planner::DrainHold::NoReceiver.to_string(),
+            ..member()
+        };
+        assert_eq!(judge(Some(&alone)), Look::Stuck(Stuck::NoReceiver));
+        for hold in ["3 old copies are not reclaimed yet", "owns 2 partitions"] {
+            let passes = MemberView {
+                owned: 2,
+                held: hold.into(),
+                ..member()
+            };
+            assert_eq!(judge(Some(&passes)), Look::Going, "{hold}");
+        }
+    }
+
+    #[test]
+    fn the_failure_names_the_hold_and_the_way_out() {
+        for why in [Stuck::MinVoters, Stuck::Dead, Stuck::NoReceiver] {
+            let error = held("n1", "the hold", why.state(), why.hint("n1"));
+            assert!(error.message.contains("the hold"), "{error}");
+            assert!(error.hint.contains("n1"), "{}", error.hint);
+        }
+        assert!(Stuck::MinVoters.hint("n1").contains("--cancel"));
     }
 }

@@ -101,7 +101,11 @@ fn too_long(line: u64, record_max: usize) -> CliError {
     CliError::new(
         "too_large",
         format!("line {line} has more than {record_max} bytes, the largest record"),
-        "split it, or create the topic with a larger --max-record-bytes",
+        if record_max < narad_core::defaults::RECORD_MAX_BYTES as usize {
+            "split it, or create the topic with a larger --max-record-bytes"
+        } else {
+            "split it, or keep it elsewhere and send its name: no topic takes larger records"
+        },
     )
 }
 

@@ -44,7 +44,14 @@ pub async fn run(
             out.line(overview(&view))?;
         }
         out.flush()?;
-        if !args.watch || interrupt.pause(LOOK_EVERY).await {
+        if !args.watch {
+            return Ok(());
+        }
+        if interrupt.pause(LOOK_EVERY).await {
+            if !session.json {
+                out.line("watching ends here; the moves go on by themselves")?;
+                out.flush()?;
+            }
             return Ok(());
         }
     }

@@ -116,6 +116,7 @@ pub struct Progress {
     bar: ProgressBar,
     /// When the last line was written, where lines are.
     lines: Option<Cell<Instant>>,
+    as_json: bool,
 }
 
 impl Progress {
@@ -136,7 +137,26 @@ impl Progress {
         let style = ProgressStyle::with_template("{spinner} {wide_msg} {elapsed}");
         bar.set_style(style.expect("the template is right"));
         let lines = (!as_json && !terminal).then(|| Cell::new(Instant::now()));
-        Self { bar, lines }
+        Self {
+            bar,
+            lines,
+            as_json,
+        }
+    }
+
+    /// Says something that must not be missed, at once, on a line that stays; with `--json` as one
+    /// JSON document.
+    pub fn note(&self, message: &str) {
+        self.bar.suspend(|| {
+            if self.as_json {
+                eprintln!("{}", serde_json::json!({ "progress": message }));
+            } else {
+                eprintln!("narad: {message}");
+            }
+        });
+        if let Some(last) = &self.lines {
+            last.set(Instant::now());
+        }
     }
 
     /// Says how far it is.
@@ -148,6 +168,11 @@ impl Progress {
             last.set(Instant::now());
             eprintln!("narad: {message}");
         }
+        self.show(message);
+    }
+
+    /// The same on a terminal alone.
+    pub fn show(&self, message: String) {
         self.bar.set_message(message);
     }
 }

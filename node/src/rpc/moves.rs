@@ -7,7 +7,7 @@
 use crate::context::NodeContext;
 use crate::messages::MoverRequest;
 use crate::rpc::node::NodeServer;
-use crate::rpc::refusal::done;
+use crate::rpc::refusal::{self, done};
 use crate::rpc::reply::{malformed, text, unproposed};
 use crate::shard::limits::PEER_STATS_MS;
 use crate::shard::lookup::topic_of;
@@ -15,7 +15,7 @@ use crate::shard::shard::Shard;
 use crate::shard::{faults, peers};
 use futures::future::join_all;
 use narad_core::ids::{MoveId, NodeId, PartitionIndex, PartitionKey};
-use narad_core::meta::{Assignment, Command, MemberStatus, MetaState};
+use narad_core::meta::{Assignment, Command, MemberStatus, MetaState, Refusal};
 use narad_schema::client_capnp::node;
 use narad_wire::client::{MoveView, MovesView};
 use narad_wire::error::{ErrorCode, WireFault};
@@ -125,6 +125,39 @@ async fn named(server: &NodeServer, topic: &str, partition: u32) -> Result<Named
     })
 }
 
+/// Refuses what the metadata would refuse for certain, without an entry in the Raft log.
+fn may_begin(named: &Named, topic: &str, target: &NodeId) -> Result<(), WireFault> {
+    let Named {
+        state,
+        key,
+        assignment,
+    } = named;
+    let refuse = |refusal| Err(refusal::fault(&refusal));
+    if state.removed.contains_key(target) {
+        return refuse(Refusal::MemberRemoved);
+    }
+    if !state.members.contains_key(target) {
+        return refuse(Refusal::UnknownMember);
+    }
+    if *target == assignment.owner {
+        let fault = refusal::fault(&Refusal::TargetIsOwner);
+        return Err(match &assignment.target {
+            None => fault,
+            Some(running) => fault.hint(format!(
+                "it is moving to {}: narad cluster cancel-move {topic}/{} makes it stay",
+                running.node, key.partition
+            )),
+        });
+    }
+    if !state.is_alive(&assignment.owner) {
+        return refuse(Refusal::OwnerDead);
+    }
+    if !state.can_receive(target) {
+        return refuse(Refusal::CannotReceive);
+    }
+    Ok(())
+}
+
 /// An operator's own move.
 pub(crate) async fn move_to(
     server: &NodeServer,
@@ -146,6 +179,7 @@ pub(crate) async fn move_to(
         )
     })?;
     let named = named(server, &topic, partition).await?;
+    may_begin(&named, &topic, &target)?;
     let command = Command::SetTarget {
         key: named.key,
         owner: named.assignment.owner.clone(),

@@ -15,7 +15,8 @@ pub(crate) fn done(reply: Reply) -> Result<RaftIndex, WireFault> {
     }
 }
 
-fn fault(refusal: &Refusal) -> WireFault {
+/// A refusal as a fault.
+pub(crate) fn fault(refusal: &Refusal) -> WireFault {
     let detail = serde_json::to_string(refusal).unwrap_or_default();
     let code = match refusal {
         Refusal::UnknownTopic => ErrorCode::UnknownTopic,

@@ -41,7 +41,7 @@ pub(crate) fn unknown_partition(topic: &str, partition: PartitionIndex, count: u
         ErrorCode::UnknownPartition,
         format!("topic {topic:?} has no partition {partition}: it has {count}, counted from 0"),
     )
-    .hint("use an index from 0 up to one less than the count, or -1 to let the node choose")
+    .hint("use an index from 0 up to one less than the count")
 }
 
 /// A malformed request.

@@ -89,7 +89,10 @@ fn check(topic: &Topic, records: Vec<Record>, placed: &mut [Option<Placed>]) -> 
     for (index, mut record) in records.into_iter().enumerate() {
         let size = record_bytes(&record);
         if size > limit {
-            let fault = faults::too_large("bytes of a record", size, limit);
+            let fault = faults::too_large("bytes of a record", size, limit).hint(
+                "split it, or keep it elsewhere and send its name; a topic's limit is set when it \
+                 is created (--max-record-bytes)",
+            );
             placed[index] = Some(Placed::Refused(fault));
             continue;
         }

@@ -33,11 +33,15 @@ pub fn dump(path: &Path, out: &mut dyn Write) -> Result<(), StorageError> {
         b"NARADMET" => dump_meta(path, out).map_err(fail),
         b"NARADLST" => dump_list(path, out).map_err(fail),
         _ if path.extension().is_some_and(|e| e == "seg") => dump_segment(path, out),
-        _ => {
+        _ if path.extension().is_some_and(|e| e == "json") => {
             let bytes = read_small_now(path, MAX_LIST_BYTES).map_err(fail)?;
             let bytes = bytes.unwrap_or_default();
             writeln!(out, "{}", bytes.escape_ascii()).map_err(fail)
         }
+        _ => Err(StorageError::damaged(
+            path,
+            "this is no segment (*.seg), meta, list or JSON file of a node",
+        )),
     }
 }
 

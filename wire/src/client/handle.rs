@@ -162,7 +162,8 @@ impl<R: Runtime> Client<R> {
         let mut last: Option<WireError> = None;
         loop {
             let left = until.saturating_duration_since(Instant::now());
-            if left.is_zero() {
+            let least = Duration::from_millis(limits::CLIENT_LEAST_ATTEMPT_MS);
+            if left.is_zero() || (left < least && last.is_some()) {
                 return Err(last.unwrap_or_else(|| WireError::timeout(deadline)));
             }
             let (addr, index) = match elsewhere.take() {
@@ -186,7 +187,7 @@ impl<R: Runtime> Client<R> {
                 && (kind == Kind::Question || !error.outcome_unknown())
                 && error.code() != Some(ErrorCode::Refused);
             if !again {
-                return Err(error);
+                return Err(whole(error, until, deadline));
             }
             if let Some(fault) = error.fault()
                 && !fault.node.is_empty()
@@ -198,7 +199,11 @@ impl<R: Runtime> Client<R> {
                 tried += usize::from(index.is_some());
                 self.pause(tried, &error, until).await;
             }
-            last = Some(error);
+            last = Some(match (error, last) {
+                // Silence says less than what was answered before.
+                (WireError::Timeout { .. }, Some(told)) => told,
+                (error, _) => whole(error, until, deadline),
+            });
         }
     }
 
@@ -317,5 +322,16 @@ impl<R: Runtime> Client<R> {
             calls::replay(self.runtime(), &node, time, topic, ask).await
         })
         .await
+    }
+}
+
+/// A time-out as the caller sees it: the whole time that was spent, not the last attempt's share.
+fn whole(error: WireError, until: Instant, deadline: Duration) -> WireError {
+    match error {
+        WireError::Timeout { .. } => {
+            let left = until.saturating_duration_since(Instant::now());
+            WireError::timeout(deadline.saturating_sub(left))
+        }
+        other => other,
     }
 }

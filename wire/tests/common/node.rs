@@ -411,6 +411,11 @@ impl node::Server for TestNode {
     ) -> Outcome {
         let cluster = self.enter("throttle").await?;
         let params = params.get()?;
+        if let Mood::Refuse(refusal) = cluster.moods.borrow()[self.index] {
+            let fault = WireFault::new(refusal.code(), "refused as asked");
+            convert::write_fault(r.get().init_error(), &fault);
+            return Ok(());
+        }
         if params.get_set() {
             cluster.throttle.set(params.get_bytes_per_s());
         }
