@@ -117,6 +117,29 @@ impl Play {
         self
     }
 
+    /// One action, if it is possible.
+    pub fn may(&mut self, action: Action) -> &mut Self {
+        if self.can(action) {
+            self.act(action);
+        }
+        self
+    }
+
+    /// The worker at `n` goes on for so many steps, and everybody applies what there is.
+    pub fn go_on(&mut self, n: usize, steps: usize) -> &mut Self {
+        for _ in 0..steps {
+            let next = [Action::Timer(n, 0), Action::Work(n, 0, How::Ok)];
+            match next.into_iter().find(|action| self.can(*action)) {
+                Some(action) => self.act(action),
+                None => break,
+            };
+            for node in 0..self.world.nodes.len() {
+                self.apply(node);
+            }
+        }
+        self
+    }
+
     /// Whether the action can be taken.
     #[must_use]
     pub fn can(&self, action: Action) -> bool {

@@ -136,10 +136,10 @@ impl MetaState {
         if current.handoff.is_some() {
             return Err(Refusal::HandoffRecorded);
         }
-        // The controller cancels handoffs of dead nodes; without these two guards it and the
-        // target would take turns.
+        // The controller cancels handoffs of dead nodes and into draining ones; without these two
+        // guards it and the target would take turns.
         self.living_owner(now)?;
-        if !self.is_alive(target) {
+        if !self.can_receive(target) {
             return Err(Refusal::CannotReceive);
         }
         Ok(())

@@ -1,6 +1,7 @@
 //! What holds a removal back, reason by reason.
 
 use super::*;
+use crate::meta::Refusal;
 use alloc::collections::BTreeSet;
 
 fn ids(numbers: &[u64]) -> BTreeSet<NodeId> {
@@ -108,6 +109,9 @@ fn inbound_and_ended_copies_hold() {
     world.done(command);
     world.done(drain(3, true));
     assert!(holds(&world, 3, Some((0, 0)), &group).contains(&DrainHold::Inbound(1)));
+    let command = world.begin(keys[0]);
+    assert_eq!(world.refused(&command), Refusal::CannotReceive);
+    world.done(drain(3, false));
     let command = world.begin(keys[0]);
     world.done(command);
     let command = world.complete(keys[0], 0);

@@ -1,0 +1,217 @@
+//! Every disturbance at every phase of a move, and every pair of them.
+//!
+//! What this file keeps true: whatever disturbs a move wherever, and whatever comes on top of it a
+//! few steps later, no promise is broken and the move ends.
+
+use narad_sim::action::{Action, How, Span};
+use narad_sim::play::{At, Play, stage};
+use narad_sim::setup::Setup;
+
+const PHASES: [At; 9] = [
+    At::Open,
+    At::Pass,
+    At::Refresh,
+    At::Begin,
+    At::Freeze,
+    At::Drain,
+    At::Install,
+    At::Flip,
+    At::Serve,
+];
+
+/// Disturbances; what is not possible at a moment is left out.
+fn disturbances() -> Vec<Vec<Action>> {
+    let mut all = vec![
+        vec![Action::CancelMove(0)],
+        vec![Action::CancelMove(0), Action::CancelMove(0)],
+        vec![Action::MoveTo(0, 2)],
+        vec![Action::DeleteTopic],
+        vec![Action::DeleteTopic, Action::CreateTopic],
+        vec![Action::Drain(1)],
+        vec![Action::Drain(0)],
+        vec![Action::Advance(Span::Ttl), Action::Tick(0, 0, How::Ok)],
+        vec![Action::Advance(Span::Ttl), Action::Tick(0, 0, How::Late)],
+        vec![Action::Redo, Action::Commit(0)],
+        vec![Action::Produce(0, 0)],
+        vec![
+            Action::Produce(0, 0),
+            Action::SyncFails(0, 0),
+            Action::Reopen(0, 0),
+        ],
+    ];
+    for how in [
+        How::Lost,
+        How::NoReply,
+        How::Twice,
+        How::Late,
+        How::Half,
+        How::Corrupt,
+    ] {
+        all.push(vec![Action::Work(1, 0, how)]);
+    }
+    for how in [How::Fail, How::FailDone] {
+        all.push(vec![Action::Work(1, 0, how)]);
+    }
+    for n in 0..3 {
+        let back = [Action::Restart(n), Action::Confirm(n)];
+        let away = [Action::Advance(Span::Ttl), Action::Advance(Span::Ttl)];
+        for keep in [false, true] {
+            all.push([&[Action::Crash(n, keep)][..], &back].concat());
+        }
+        all.push([&[Action::Crash(n, false)][..], &away, &back].concat());
+        all.push(vec![Action::Cut(n)]);
+        all.push([&[Action::Cut(n)][..], &away].concat());
+        all.push(vec![Action::Mute(n), Action::Advance(Span::Lease)]);
+        all.push(vec![Action::Elect(n), Action::StepDown(2)]);
+    }
+    all
+}
+
+fn setup(preload: u32, segment: u64) -> Setup {
+    Setup {
+        preload,
+        segment,
+        ..stage()
+    }
+}
+
+fn disturb(play: &mut Play, actions: &[Action]) {
+    for action in actions {
+        play.may(*action);
+        for n in 0..play.world.nodes.len() {
+            play.apply(n);
+        }
+    }
+}
+
+/// Plays to a phase, disturbs, goes on a little, disturbs again, and ends.
+fn disturbed(
+    setup: &Setup,
+    at: At,
+    one: &[Action],
+    steps: usize,
+    two: &[Action],
+) -> Option<String> {
+    let mut play = Play::new(setup.clone());
+    play.until(1, at);
+    disturb(&mut play, one);
+    play.go_on(1, steps);
+    disturb(&mut play, two);
+    let (violation, _, actions) = play.end();
+    violation.map(|violation| format!("{violation} after {actions:?}"))
+}
+
+#[test]
+fn every_disturbance_at_every_phase() {
+    let mut played = 0;
+    for (preload, segment) in [(1, 1_000), (4, 2)] {
+        let setup = setup(preload, segment);
+        for at in PHASES {
+            for one in disturbances() {
+                if let Some(why) = disturbed(&setup, at, &one, 0, &[]) {
+                    panic!("{at:?}, {one:?}: {why}");
+                }
+                played += 1;
+            }
+        }
+    }
+    println!("{played} disturbed moves");
+}
+
+#[test]
+fn every_pair_of_disturbances() {
+    let mut played = 0;
+    let setup = setup(1, 1_000);
+    for at in PHASES {
+        for one in disturbances() {
+            for two in disturbances() {
+                for steps in [0, 2, 5] {
+                    if let Some(why) = disturbed(&setup, at, &one, steps, &two) {
+                        panic!("{at:?}, {one:?}, {steps} steps, {two:?}: {why}");
+                    }
+                    played += 1;
+                }
+            }
+        }
+    }
+    println!("{played} moves disturbed twice");
+}
+
+#[test]
+fn a_partition_that_was_never_opened_moves() {
+    let setup = setup(0, 1_000);
+    let mut play = Play::new(setup);
+    play.act(Action::Mark(0, 0, How::Ok));
+    play.until(1, At::Serve).act(Action::Work(1, 0, How::Ok));
+    let (violation, world, _) = play.end();
+    assert_eq!(violation, None);
+    assert_eq!(world.count.flips, 1);
+}
+
+#[test]
+fn what_retention_took_is_not_copied_and_what_was_staged_of_it_is_dropped() {
+    let mut play = Play::new(setup(4, 1));
+    play.until(1, At::Refresh)
+        .act(Action::CancelMove(0))
+        .apply(0)
+        .apply(1);
+    play.go_on(1, 3)
+        .act(Action::Retain(0, 0))
+        .act(Action::Retain(0, 0));
+    play.act(Action::MoveTo(0, 1)).apply(0).apply(1);
+    play.until(1, At::Serve).act(Action::Work(1, 0, How::Ok));
+    let (violation, world, _) = play.end();
+    assert_eq!(violation, None);
+    let copies = &world.nodes[1].parts[0].copies;
+    let copy = copies.values().next().expect("moved");
+    assert_eq!((copy.start, copy.end()), (2, 4));
+}
+
+#[test]
+fn a_target_that_starts_again_does_not_copy_again_what_it_has() {
+    let mut play = Play::new(setup(4, 1));
+    play.until(1, At::Refresh).append(0).append(0);
+    play.act(Action::Crash(1, false))
+        .act(Action::Restart(1))
+        .act(Action::Confirm(1));
+    play.until(1, At::Pass);
+    let worker = play.world.nodes[1].parts[0]
+        .worker
+        .as_ref()
+        .expect("goes on");
+    let narad_core::moves::target::TargetEffect::CopyRanges { ranges, .. } =
+        worker.pending.as_ref().expect("copies")
+    else {
+        panic!("not a pass");
+    };
+    assert_eq!(ranges.len(), 2, "only the two new segments of six");
+    assert_eq!(play.end().0, None);
+}
+
+#[test]
+fn a_restarted_owner_stays_frozen_until_the_flip_is_applied() {
+    let mut play = Play::new(setup(2, 1_000));
+    play.until(1, At::Flip);
+    play.act(Action::Crash(0, false))
+        .act(Action::Restart(0))
+        .act(Action::Confirm(0));
+    assert!(!play.world.may_append(0, 0));
+    play.act(Action::Work(1, 0, How::Ok));
+    let (violation, world, _) = play.end();
+    assert_eq!(violation, None);
+    assert_eq!(world.count.flips, 1);
+}
+
+#[test]
+fn a_draining_target_and_the_controller_do_not_take_turns() {
+    let mut play = Play::new(setup(1, 1_000));
+    play.until(1, At::Begin)
+        .act(Action::Drain(1))
+        .apply(0)
+        .apply(1);
+    // The permission to freeze would be cancelled by the next pass of the controller.
+    play.go_on(1, 4);
+    let target = play.world.view(0).and_then(|view| view.target.clone());
+    assert_eq!(target.and_then(|target| target.handoff), None);
+    assert_eq!(play.end().0, None);
+}
