@@ -74,7 +74,7 @@ impl Shard {
                 if self.is_leaving() {
                     return Err("this node is leaving; the partition's owner moves them".into());
                 }
-                self.into_wal(vec![entry])
+                self.put_into_wal(vec![entry])
                     .await
                     .map_err(|error| error.to_string())?;
             }

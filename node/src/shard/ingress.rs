@@ -41,14 +41,14 @@ impl Drop for Entering<'_> {
 }
 
 impl Shard {
-    /// Whether this node is done with records. Whoever asks before [`Shard::into_wal`] awaits nothing
+    /// Whether this node is done with records. Whoever asks before [`Shard::put_into_wal`] awaits nothing
     /// between the two.
     pub(crate) fn is_leaving(&self) -> bool {
         self.ctx.state().is_leaving(&self.ctx.id)
     }
 
     /// Puts records into this shard's WAL, durably.
-    pub(crate) async fn into_wal(&self, entries: Vec<WalEntry>) -> Result<WalSeq, AppendError> {
+    pub(crate) async fn put_into_wal(&self, entries: Vec<WalEntry>) -> Result<WalSeq, AppendError> {
         let _entering = Entering::begin(&self.entering, entries.len());
         let first = self.wal.append(entries).await?;
         self.dispatchers.arrived();

@@ -273,7 +273,7 @@ async fn keep_part(
     if let Some(reason) = shard.wal.failed() {
         return vec![Placed::Refused(faults::wal_recovering(&reason)); count];
     }
-    let outcome = match shard.into_wal(entries).await {
+    let outcome = match shard.put_into_wal(entries).await {
         Ok(_) => Placed::Accepted,
         Err(error) => Placed::Refused(faults::wal_failed(&error)),
     };

@@ -225,7 +225,7 @@ impl Shard {
                 .collect();
             saved += entries.len() as u64;
             if !entries.is_empty() {
-                self.into_wal(entries).await?;
+                self.put_into_wal(entries).await?;
             }
             if batch.next <= at {
                 return Err(Stays::Fault(faults::internal(
