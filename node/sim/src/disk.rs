@@ -167,9 +167,17 @@ impl Copy {
         }
     }
 
+    /// Whether the oldest segment is sealed and all of it was shown.
+    #[must_use]
+    pub fn may_retain(&self) -> bool {
+        let first = self.segments.0.first();
+        let shown = first.is_some_and(|(base, records)| base + len(records) <= self.hwm);
+        shown && self.segments.0.len() > 1
+    }
+
     /// Retention takes the oldest segment, unless it is the active one. What it held.
     pub fn retain(&mut self) -> Vec<Record> {
-        if self.segments.0.len() < 2 {
+        if !self.may_retain() {
             return Vec::new();
         }
         let (base, records) = self.segments.0.remove(0);

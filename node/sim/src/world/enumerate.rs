@@ -141,7 +141,7 @@ impl World {
         }
         if allow.retain && source.side.may_consume() && source.side.session().is_none() {
             let copy = node.parts[p].copies.get(&source.side.copy().epoch);
-            if copy.is_some_and(|copy| copy.segments.0.len() > 1) {
+            if copy.is_some_and(crate::disk::Copy::may_retain) {
                 out.push(Action::Retain(n, p));
             }
         }
