@@ -82,6 +82,7 @@ struct JoinRequest {
   disk @5 :UInt64;
   shards @6 :UInt32;
   version @7 :Text;
+  founder @8 :Bool;            # started with --peers on an empty disk: refused by a cluster without it
 }
 
 struct Segment {

@@ -65,6 +65,9 @@ pub enum ControlError {
          switch it off, or join with a new --node-id and an empty --data-dir"
     )]
     Removed(String),
+    /// This node's decommission was completed while it ran: an orderly end.
+    #[error("node {0} has been decommissioned and has left the cluster; it can be switched off")]
+    Left(String),
     /// The cluster knows another data directory under this id.
     #[error(
         "the cluster knows another data directory under the id {id}: {reason}. Start the node on its \
@@ -90,7 +93,8 @@ pub enum ControlError {
     Refused(String),
 }
 
-/// Runs the control core on the calling executor until it is told to stop.
+/// Runs the control core on the calling executor until it is told to stop, or until this node has
+/// left its cluster in order: only then it returns unasked and without an error.
 ///
 /// # Errors
 /// [`ControlError`] when the node cannot go on.
@@ -127,7 +131,14 @@ pub async fn run(ctx: Arc<NodeContext>, setup: ControlSetup) -> Result<(), Contr
             Either::Right((error, _)) => error,
         }
     };
-    let outcome = ended.map_or(Ok(()), Err);
+    let outcome = match ended {
+        None => Ok(()),
+        Some(left @ ControlError::Left(_)) => {
+            tracing::info!("{left}");
+            Ok(())
+        }
+        Some(error) => Err(error),
+    };
     core.raft.shutdown().await;
     outcome
 }

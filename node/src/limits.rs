@@ -74,6 +74,11 @@ pub const VIEWS_FORWARDED: usize = 16;
 pub const PROMOTE_LAG_MAX: u64 = 256;
 /// Rounds over the founders after which the start says again whom it waits for.
 pub const FOUNDING_TELL_EVERY: u32 = 20;
+/// How long a join waits until a node is reached, in ms: a dead address must not hold up the others.
+pub const JOIN_REACH_MS: u64 = 1_500;
+/// How long the answer to a join is waited for, in ms: a barrier, a proposal and a change of Raft's
+/// membership. It may be asked for again.
+pub const JOIN_CALL_MS: u64 = 5_000;
 /// Addresses that a redirected join is followed through in one attempt.
 pub const JOIN_HOPS: usize = 4;
 /// Owned partitions whose bytes one heartbeat tells; the rest is told as unknown.

@@ -96,6 +96,8 @@ pub struct JoinRequest {
     pub shards: u32,
     /// Program version.
     pub version: String,
+    /// It was started as a founder on an empty disk; a cluster that it did not found refuses it.
+    pub founder: bool,
 }
 
 /// What the control core is asked. Views (members, plan, decommission checks) are structs of the

@@ -122,6 +122,12 @@ pub fn run(args: ServeArgs) -> Result<(), ServeError> {
         }
         Ok(Event::Ended { part, message }) => {
             parts.ended(&part);
+            if Parts::left_cluster(&part, &message) {
+                // Nothing is wrong, and a supervisor must not start it again.
+                let stopped = parts.stop(&received, Instant::now() + timeout, timeout);
+                drop(dir);
+                return stopped.inspect(|()| tracing::info!("stopped"));
+            }
             let message = if message.is_empty() {
                 "it returned although nobody had asked it to".into()
             } else {

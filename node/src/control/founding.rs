@@ -1,13 +1,15 @@
 //! The first start of a founding member.
 //!
 //! What this file keeps true: a directory that holds no Raft log becomes part of a cluster only
-//! when every other founder was asked and none knows this node already; a disk that was wiped
-//! under an old id is recognised by those who remember it, before this node casts a vote.
+//! when every other founder was asked and each has an empty disk as well; one founder with the
+//! metadata of a cluster is enough that nobody founds another. A disk that was wiped under an old
+//! id is recognised by those who remember it, before this node casts a vote.
 
 use super::core::Core;
 use crate::limits;
 use crate::raft::RaftPeer;
 use narad_core::ids::NodeId;
+use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use std::time::Duration;
@@ -21,14 +23,22 @@ pub(super) enum Founding {
     Exists,
 }
 
-/// What one founder answered.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Number of the question among Raft's messages, far from those of Raft itself. It is answered
+/// from the disk, also by a node that takes none of Raft's messages yet.
+pub(super) const ASK_KIND: u16 = 1_000;
+
+/// What one founder has on its disk. Raft's role or leader would not tell: a founder that has just
+/// been restarted has applied nothing and knows no leader, however much its log holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 enum Other {
-    /// It leads or follows in a running cluster, or knows this node as a member.
+    /// Entries beyond the founding one, or a snapshot: there is a cluster.
     Runs,
-    /// It knows nothing yet.
+    /// Nothing, or nothing but the founding entry, which is the same on every founder.
     Fresh,
 }
+
+/// Index of the entry that founding writes.
+const FOUNDING_INDEX: u64 = 0;
 
 impl Core {
     /// Finds out whether the cluster exists; founds it when every founder says that it does not.
@@ -44,7 +54,15 @@ impl Core {
             for at in missing.clone() {
                 let (id, addr) = &founders[at];
                 match self.ask_founder(id, addr).await {
-                    Some(Other::Runs) => return Ok(Founding::Exists),
+                    Some(Other::Runs) => {
+                        tracing::warn!(
+                            "this node's disk is empty, but {id} has the metadata of a cluster: nothing is \
+                             founded, and this node waits until that cluster has a leader and decides about \
+                             it. If its disk was wiped, bring its old --data-dir back, or start it under a \
+                             new --node-id with --join {addr}"
+                        );
+                        return Ok(Founding::Exists);
+                    }
                     Some(Other::Fresh) => {
                         missing.remove(&at);
                     }
@@ -90,12 +108,28 @@ impl Core {
             tracing::warn!(%id, addr, %answered, "another node answers at a founder's address; check --peers");
             return None;
         }
-        let view = self.call_members(addr).await.ok()?;
-        let knows = view.members.iter().any(|m| m.id == self.id().as_str());
-        Some(if knows || !view.leader.is_empty() {
-            Other::Runs
-        } else {
-            Other::Fresh
-        })
+        let answer = match self.call_founding(id, addr).await {
+            Ok(answer) => answer,
+            Err(error) => {
+                tracing::info!(%id, addr, %error, "this founder does not tell what it has on its disk");
+                return None;
+            }
+        };
+        serde_json::from_slice(&answer)
+            .inspect_err(
+                |error| tracing::warn!(%id, addr, %error, "this founder's answer cannot be read"),
+            )
+            .ok()
+    }
+
+    /// What this node tells other founders about its disk.
+    pub(super) fn founding_answer(&self) -> Vec<u8> {
+        let status = self.raft.status();
+        let runs = status.snapshot.is_some()
+            || status.purged.is_some()
+            || status.last_log.is_some_and(|last| last > FOUNDING_INDEX)
+            || status.leader.is_some();
+        let answer = if runs { Other::Runs } else { Other::Fresh };
+        serde_json::to_vec(&answer).expect("a word is JSON")
     }
 }

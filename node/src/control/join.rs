@@ -63,6 +63,7 @@ impl Core {
             .read_barrier()
             .await
             .map_err(|error| unproposed(self.unconfirmed(error)))?;
+        self.refuse_strange_founder(&request)?;
         self.part_with_old_disk(&request).await?;
         let (index, reply) = self
             .propose_here(&register(&request))
@@ -82,6 +83,30 @@ impl Core {
         );
         self.replan.notify_one();
         Ok(index)
+    }
+
+    /// A founder of some other cluster must not slip into this one because an address of its
+    /// `--peers` is wrong. A founder that comes late is in Raft's membership already.
+    fn refuse_strange_founder(&self, request: &JoinRequest) -> Result<(), WireFault> {
+        let state = self.state();
+        let known = state.members.contains_key(&request.node)
+            || state.removed.contains_key(&request.node)
+            || self.raft.membership().contains(request.node.as_str());
+        if !request.founder || known {
+            return Ok(());
+        }
+        Err(WireFault::new(
+            ErrorCode::Invalid,
+            format!(
+                "{} was started with --peers, which founds a cluster, but the nodes named there have one \
+                 already and {} is not of it",
+                request.node, request.node
+            ),
+        )
+        .hint(format!(
+            "start it with --join {} instead of --peers to add it to that cluster",
+            self.ctx.config.addr
+        )))
     }
 
     /// A known id with an empty disk has forgotten its votes and its log. Raft must forget it too

@@ -83,13 +83,35 @@ impl Core {
         addr: &str,
         request: &JoinRequest,
     ) -> Result<RaftIndex, WireError> {
-        let node = self.call_identity(addr).await?;
-        let mut call = self.peer(&node, addr).await?.join_request();
+        // Reaching the node has a bound of its own: there are others to ask.
+        let reach = Duration::from_millis(limits::JOIN_REACH_MS);
+        let reached = rpc::with_deadline(reach, async {
+            let node = self.call_identity(addr).await?;
+            self.peer(&node, addr).await
+        });
+        let peer = self.noted(addr, reached.await)?;
+        let mut call = peer.join_request();
         write_join(call.get().init_request(), request);
-        let limit = Duration::from_millis(limits::PROPOSE_CALL_MS);
+        // A join whose answer is late is asked for again, which changes nothing.
+        let limit = Duration::from_millis(limits::JOIN_CALL_MS);
         let answer = rpc::call(limit, call.send(), |results| {
             convert::check(results.has_error(), results.get_error())?;
             Ok(RaftIndex(results.get_index()))
+        });
+        self.noted(addr, answer.await)
+    }
+
+    /// What a founder has on its disk; see [`super::founding`].
+    pub(super) async fn call_founding(
+        &self,
+        node: &NodeId,
+        addr: &str,
+    ) -> Result<Vec<u8>, WireError> {
+        let mut call = self.peer(node, addr).await?.raft_request();
+        call.get().set_kind(super::founding::ASK_KIND);
+        let answer = rpc::call(deadline(), call.send(), |results| {
+            convert::check(results.has_error(), results.get_error())?;
+            Ok(results.get_body()?.to_vec())
         });
         self.noted(addr, answer.await)
     }
@@ -240,4 +262,5 @@ fn write_join(mut builder: join_request::Builder<'_>, request: &JoinRequest) {
     builder.set_disk(request.disk);
     builder.set_shards(request.shards);
     builder.set_version(&request.version);
+    builder.set_founder(request.founder);
 }

@@ -38,10 +38,16 @@ pub(super) fn start(core: Rc<Core>) {
 }
 
 async fn keep_registered(core: &Rc<Core>) -> Result<(), ControlError> {
-    enter(core).await?;
+    let founder = enter(core).await? == Entry::LateFounder;
     let mut registered = core.registered.subscribe();
     loop {
-        let index = register(core).await?;
+        let index = match register(core, founder).await {
+            // It was a member in this life, so its decommission was completed.
+            Err(ControlError::Removed(id)) if *core.confirmed.borrow() => {
+                return Err(ControlError::Left(id));
+            }
+            other => other?,
+        };
         tracing::debug!(%index, "registered");
         core.registered.send_replace(true);
         confirm(core, index).await;
@@ -53,24 +59,34 @@ async fn keep_registered(core: &Rc<Core>) -> Result<(), ControlError> {
     }
 }
 
+/// As what this process asks to be registered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Entry {
+    /// A member, a joiner, or a founder that has founded.
+    Member,
+    /// A founder with an empty disk, of a cluster that exists.
+    LateFounder,
+}
+
 /// Decides whether Raft's messages may be taken.
-async fn enter(core: &Rc<Core>) -> Result<(), ControlError> {
+async fn enter(core: &Rc<Core>) -> Result<Entry, ControlError> {
     let status = core.raft.status();
     if status.last_log.is_some() || status.snapshot.is_some() {
         core.open.set(true);
-        return Ok(());
+        return Ok(Entry::Member);
     }
     match &core.ctx.config.start {
         Start::Restart => Err(ControlError::NeverMember),
         // The registration below decides.
-        Start::Join(_) => Ok(()),
+        Start::Join(_) => Ok(Entry::Member),
         Start::Found(founders) => match core.found(founders).await? {
-            Founding::Founded | Founding::Exists => Ok(()),
+            Founding::Founded => Ok(Entry::Member),
+            Founding::Exists => Ok(Entry::LateFounder),
         },
     }
 }
 
-fn request(core: &Core) -> JoinRequest {
+fn request(core: &Core, founder: bool) -> JoinRequest {
     let ctx = &core.ctx;
     JoinRequest {
         node: ctx.id.clone(),
@@ -81,12 +97,13 @@ fn request(core: &Core) -> JoinRequest {
         disk: ctx.disk,
         shards: ctx.config.shards,
         version: env!("CARGO_PKG_VERSION").to_owned(),
+        founder,
     }
 }
 
 /// Registers through whoever leads; asks for ever, because a member has nothing else to do.
-async fn register(core: &Rc<Core>) -> Result<RaftIndex, ControlError> {
-    let request = request(core);
+async fn register(core: &Rc<Core>, founder: bool) -> Result<RaftIndex, ControlError> {
+    let request = request(core, founder);
     let mut last_told = String::new();
     loop {
         let mut retry = Retry::within(limits::PROPOSE_RETRY_MS);
@@ -157,10 +174,22 @@ fn candidates(core: &Core) -> Vec<String> {
     list.extend(state.members.values().map(|member| member.addr.clone()));
     let membership = core.raft.membership();
     for peers in [&membership.voters, &membership.learners] {
-        list.extend(peers.values().map(|peer| peer.addr.clone()));
+        // Who was removed knows nothing any more.
+        let stay = peers.iter().filter(|(id, _)| {
+            !state
+                .removed
+                .contains_key(&narad_core::ids::NodeId((*id).clone()))
+        });
+        list.extend(stay.map(|(_, peer)| peer.addr.clone()));
     }
     match &core.ctx.config.start {
-        Start::Found(founders) => list.extend(founders.iter().map(|(_, addr)| addr.clone())),
+        Start::Found(founders) => {
+            let stay = founders
+                .iter()
+                .filter(|(id, _)| !state.removed.contains_key(id));
+            list.extend(stay.map(|(_, addr)| addr.clone()));
+        }
+
         Start::Join(addrs) => list.extend(addrs.iter().cloned()),
         Start::Restart => {}
     }

@@ -130,6 +130,9 @@ async fn answer(core: &Rc<Core>, request: ControlRequest) {
 }
 
 async fn raft_message(core: &Rc<Core>, kind: u16, body: Vec<u8>) -> Result<Vec<u8>, WireFault> {
+    if kind == super::founding::ASK_KIND {
+        return Ok(core.founding_answer());
+    }
     let Some(kind) = RaftMessageKind::from_number(kind) else {
         return Err(WireFault::new(
             ErrorCode::Unsupported,

@@ -7,7 +7,7 @@ use super::core::Core;
 use crate::limits;
 use narad_core::ids::{NodeId, PartitionKey};
 use narad_core::meta::{Member, MemberStatus, MetaState};
-use narad_core::planner::Plan;
+use narad_core::planner::{DrainHold, Plan};
 use narad_wire::client::{MemberView, MembersView, PlanStepView, PlanView};
 use narad_wire::error::{ErrorCode, WireFault};
 use std::rc::Rc;
@@ -80,9 +80,7 @@ impl Core {
     fn member_view(&self, state: &MetaState, member: &Member) -> MemberView {
         let told = self.beats.borrow().told(&member.id, state);
         let held = if member.draining {
-            let holds = self.holds(state, &member.id);
-            let words: Vec<String> = holds.iter().map(ToString::to_string).collect();
-            words.join("; ")
+            shown(&self.holds(state, &member.id)).join("; ")
         } else {
             String::new()
         };
@@ -139,13 +137,24 @@ impl Core {
                 std::sync::Arc::make_mut(member).draining = true;
             }
             view.notes.extend(
-                self.holds(&as_drained, node)
+                shown(&self.holds(&as_drained, node))
                     .iter()
                     .map(|hold| format!("{node} {hold}")),
             );
         }
         Ok(view)
     }
+}
+
+/// The holds in words. Leadership is moved away last, so it is named only when nothing else holds.
+fn shown(holds: &[DrainHold]) -> Vec<String> {
+    let last = |hold: &DrainHold| matches!(hold, DrainHold::Leader);
+    let only = holds.iter().all(last);
+    holds
+        .iter()
+        .filter(|hold| only || !last(hold))
+        .map(ToString::to_string)
+        .collect()
 }
 
 /// The name of a partition's topic, or its incarnation when it is gone.

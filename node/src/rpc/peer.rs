@@ -262,6 +262,7 @@ fn read_join(params: &peer::JoinParams) -> Result<JoinRequest, WireFault> {
         disk: request.get_disk(),
         shards: request.get_shards(),
         version: text(request.get_version())?,
+        founder: request.get_founder(),
     })
 }
 

@@ -127,6 +127,12 @@ impl Parts {
         })
     }
 
+    /// Whether this end means that the node has left its cluster: the control core alone ends
+    /// unasked without a reason, and only then.
+    pub(super) fn left_cluster(part: &str, message: &str) -> bool {
+        part == CONTROL && message.is_empty()
+    }
+
     /// A part has ended.
     pub(super) fn ended(&mut self, part: &str) {
         self.control_runs &= part != CONTROL;
