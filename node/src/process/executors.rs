@@ -9,14 +9,17 @@
 //! it runs no task and may go to sleep although a queue is active; it then sleeps until something
 //! else happens, which at the start of a node is never. Three things follow from it here: no queue
 //! has `Latency::Matters` (every wake of such a queue writes the eventfd, asleep or not), the
-//! preemption timer is long, and every executor has a timer of its own that ends such a sleep.
+//! preemption timer is long, and every executor has a timer of its own, and is woken by a thread
+//! outside, that end such a sleep.
 
 use crate::config::{Config, Cpus};
 use glommio::{
     CpuSet, ExecutorJoinHandle, GlommioError, LocalExecutorBuilder, Placement, PoolPlacement,
 };
 use std::future::Future;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::time::Duration;
+use tokio::sync::Notify;
 
 /// Registered memory of one executor, in bytes: beyond this, buffers come from the heap. The
 /// default pins 10 MiB in each of three rings, which a non-root user may not.
@@ -116,15 +119,48 @@ where
         .preempt_timer(PREEMPT)
         .blocking_thread_pool_placement(helpers)
         .spawn(move || {
-            // The task has no handle: it ends with the executor.
+            // The tasks have no handle: they end with the executor. The second one is woken from
+            // outside, because the timer of the first can be slept through like any other work.
             glommio::spawn_local(async {
                 loop {
                     glommio::timer::sleep(WATCHDOG).await;
                 }
             })
             .detach();
+            let poke = poked();
+            glommio::spawn_local(async move {
+                loop {
+                    poke.notified().await;
+                }
+            })
+            .detach();
             run()
         })
+}
+
+/// Something that a thread of this process notifies every [`WATCHDOG`], as long as it is held.
+fn poked() -> Arc<Notify> {
+    static POKED: OnceLock<Mutex<Vec<Weak<Notify>>>> = OnceLock::new();
+    let list = POKED.get_or_init(|| {
+        let poker = std::thread::Builder::new().name("poker".into());
+        let spawned = poker.spawn(|| {
+            loop {
+                std::thread::sleep(WATCHDOG);
+                let Some(list) = POKED.get() else { continue };
+                let mut list = list.lock().unwrap_or_else(PoisonError::into_inner);
+                list.retain(|poke| poke.upgrade().map(|poke| poke.notify_one()).is_some());
+            }
+        });
+        if let Err(error) = spawned {
+            tracing::warn!(%error, "no thread wakes the executors from outside");
+        }
+        Mutex::default()
+    });
+    let poke = Arc::new(Notify::new());
+    list.lock()
+        .unwrap_or_else(PoisonError::into_inner)
+        .push(Arc::downgrade(&poke));
+    poke
 }
 
 #[cfg(test)]
