@@ -33,6 +33,8 @@ const LOOK_EVERY: Duration = Duration::from_millis(50);
 const PATIENCE: u32 = 20;
 /// How long the old copy of the move before may still lie at the target.
 const RECLAIM_WITHIN: Duration = Duration::from_secs(60);
+/// How long accepted records may take from one node's WAL into the partition.
+const SETTLE_WITHIN: Duration = Duration::from_secs(60);
 /// How long the writer runs before a move, so that the source has measured W.
 const WARM_UP: Duration = Duration::from_secs(3);
 
@@ -103,6 +105,16 @@ pub enum FreezeError {
         last_error: String,
         /// How long it was waited for.
         after_s: u64,
+    },
+    /// Acknowledged records do not arrive in the partition.
+    #[error(
+        "{acked} records were acknowledged and only {found} are in the partition; --keep leaves the nodes' logs"
+    )]
+    Missing {
+        /// Acknowledged.
+        acked: u64,
+        /// In the partition.
+        found: u64,
     },
     /// Ctrl-c.
     #[error("interrupted")]
@@ -283,6 +295,7 @@ impl Bench<'_> {
         sum.wrote_for += began.elapsed();
         moved?;
         self.check(&load)?;
+        self.settled(&load).await?;
         replay::all(&load, &self.servers, 1).await?;
         let totals = load.ledger.borrow().totals(true);
         sum.acked += totals.acked;
@@ -354,16 +367,23 @@ impl Bench<'_> {
         }
     }
 
-    /// Waits until every record of the fill is in the partition: those that the other node took
+    /// Waits until every acknowledged record is in the partition: those that the other node took
     /// come through its ingress WAL.
     async fn settled(&self, load: &Load) -> Result<(), FreezeError> {
         let acked = load.ledger.borrow().progress().0;
+        let began = Instant::now();
         loop {
             let topic = self.servers.next().describe_topic(TOPIC).await;
             let topic = call("looking at the topic", topic)?;
             let partition = &topic.partitions[0];
             if partition.known && partition.hwm >= acked {
                 return Ok(());
+            }
+            if began.elapsed() >= SETTLE_WITHIN {
+                return Err(FreezeError::Missing {
+                    acked,
+                    found: partition.hwm,
+                });
             }
             self.check(load)?;
             glommio::timer::sleep(LOOK_EVERY).await;

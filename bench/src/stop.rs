@@ -6,6 +6,10 @@
 use nix::sys::signal::{SigSet, Signal};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+/// Signals within this time of the first are the same wish: `timeout` signals a process and its group.
+const ONE_WISH: Duration = Duration::from_secs(1);
 
 /// Whether the run shall come to its end.
 #[derive(Clone, Debug, Default)]
@@ -27,8 +31,10 @@ impl Stop {
         std::thread::Builder::new()
             .name("signals".into())
             .spawn(move || {
+                let mut first: Option<Instant> = None;
                 while signals.wait().is_ok() {
-                    if wanted.0.swap(true, Ordering::SeqCst) {
+                    let first = *first.get_or_insert_with(Instant::now);
+                    if wanted.0.swap(true, Ordering::SeqCst) && first.elapsed() >= ONE_WISH {
                         std::process::exit(1);
                     }
                 }

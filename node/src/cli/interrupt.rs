@@ -5,9 +5,11 @@
 //! one thread only, so no system call of the command is interrupted half-way.
 
 use nix::sys::signal::{SigSet, Signal};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::sync::watch;
 
+/// Signals within this time of the first are the same wish: `timeout` signals a process and its group.
+const ONE_WISH: Duration = Duration::from_secs(1);
 /// Exit code after the second signal: failed.
 const EXIT_AT_ONCE: i32 = 1;
 
@@ -32,8 +34,10 @@ impl Interrupt {
         std::thread::Builder::new()
             .name("signals".into())
             .spawn(move || {
+                let mut first: Option<Instant> = None;
                 while signals.wait().is_ok() {
-                    if sender.send_replace(true) {
+                    let first = *first.get_or_insert_with(Instant::now);
+                    if sender.send_replace(true) && first.elapsed() >= ONE_WISH {
                         std::process::exit(EXIT_AT_ONCE);
                     }
                 }
