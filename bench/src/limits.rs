@@ -32,6 +32,9 @@ pub const RETRIES: u32 = 300;
 pub const PROGRESS_EVERY: Duration = Duration::from_secs(2);
 /// Between two looks at the moves.
 pub const MOVES_EVERY: Duration = Duration::from_millis(500);
+/// Pairs of measurements that a bar needs at least: with nine, one disturbed pair in four does not move
+/// the median.
+pub const PAIRS_MIN: usize = 9;
 /// Lost records that are named.
 pub const LOST_SHOWN: usize = 20;
 

@@ -1,7 +1,10 @@
 //! Figures of a run for people and for programs: freezes, bandwidth, and tables of them.
 //!
 //! What this file keeps true: quantiles come from histograms of every sample, never from averages;
-//! an empty sample is shown as `-`, not as 0.
+//! an empty sample is shown as `-`, not as 0. [`bars`] has what every benchmark with bounds prints.
+
+pub mod bars;
+pub mod machine;
 
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 use hdrhistogram::Histogram;
