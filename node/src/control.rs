@@ -88,6 +88,25 @@ pub enum ControlError {
          first started with"
     )]
     NeverMember,
+    /// The only founder has voted, and has no log.
+    #[error(
+        "node {0} has voted in some cluster and has no metadata log any more, so it founds no other: bring          its raft directory back; if there never was a cluster, empty its --data-dir and start it again"
+    )]
+    LogLost(String),
+    /// Most founders have empty disks, and one of the others has a cluster's metadata.
+    #[error(
+        "{lost} of the {voters} voters have an empty disk ({empty}), while {at} has the metadata of their          cluster: no second cluster is founded beside it. Start those nodes on their old --data-dir; if the          disks are lost for good, give the cluster a new quorum on {at} (narad recover quorum, see the          handbook) and let the others join it under new ids"
+    )]
+    QuorumLost {
+        /// Who has the metadata.
+        at: String,
+        /// Whose disks are empty.
+        empty: String,
+        /// How many those are.
+        lost: usize,
+        /// How many voters there are.
+        voters: usize,
+    },
     /// The cluster refuses this node.
     #[error("the cluster refuses this node: {0}")]
     Refused(String),

@@ -74,6 +74,10 @@ pub const VIEWS_FORWARDED: usize = 16;
 pub const PROMOTE_LAG_MAX: u64 = 256;
 /// Rounds over the founders after which the start says again whom it waits for.
 pub const FOUNDING_TELL_EVERY: u32 = 20;
+/// Rounds over the founders that must agree, half a second apart, before a founder with an empty disk
+/// ends because the cluster cannot have a leader: while a cluster is being founded the answers of
+/// one round may be of different moments.
+pub const FOUNDING_LOST_ROUNDS: u32 = 4;
 /// How long a join waits until a node is reached, in ms: a dead address must not hold up the others.
 pub const JOIN_REACH_MS: u64 = 1_500;
 /// How long the answer to a join is waited for, in ms: a barrier, a proposal and a change of Raft's

@@ -12,6 +12,7 @@ pub mod copies;
 pub mod copy;
 pub mod defaults;
 pub mod dispatch;
+pub mod founding;
 pub mod ids;
 pub mod leases;
 pub mod liveness;

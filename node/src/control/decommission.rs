@@ -189,13 +189,18 @@ impl Core {
             return false;
         }
         // The change of the membership took its time: the drain may have been cancelled meanwhile.
-        if !self.holds(&self.state(), id).is_empty() {
+        let state = self.state();
+        let Some(member) = state.members.get(id) else {
+            return true;
+        };
+        if !self.holds(&state, id).is_empty() {
             return true;
         }
-        match self
-            .propose_here(&Command::RemoveMember { id: id.clone() })
-            .await
-        {
+        let remove = Command::RemoveMember {
+            id: id.clone(),
+            drain: member.draining_changed,
+        };
+        match self.propose_here(&remove).await {
             Ok((index, Reply::Done { .. })) => {
                 tracing::info!(%id, %index, "the drained node has left the cluster");
                 self.replan.notify_one();

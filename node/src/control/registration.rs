@@ -129,6 +129,11 @@ async fn register(core: &Rc<Core>, founder: bool) -> Result<RaftIndex, ControlEr
                 break;
             }
         }
+        if let (true, Start::Found(founders)) = (founder, &core.ctx.config.start)
+            && let Some(lost) = core.founders_lost(founders).await
+        {
+            return Err(lost);
+        }
     }
 }
 

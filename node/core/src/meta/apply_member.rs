@@ -69,7 +69,7 @@ impl MetaState {
                 }
                 Ok(index)
             }
-            Command::RemoveMember { id } => self.remove_member(index, id),
+            Command::RemoveMember { id, drain } => self.remove_member(index, id, *drain),
             _ => unreachable!("not a command about members"),
         }
     }
@@ -142,9 +142,15 @@ impl MetaState {
         Ok(index)
     }
 
-    fn remove_member(&mut self, index: RaftIndex, id: &NodeId) -> Applied {
+    fn remove_member(&mut self, index: RaftIndex, id: &NodeId, drain: RaftIndex) -> Applied {
+        let status = self.member_status(id)?;
+        let changed = self.members[id].draining_changed;
+        if changed != drain {
+            // Cancelled since, and perhaps begun anew: records may have been taken in between.
+            return Err(Refusal::ChangedSince { changed });
+        }
         // A dead node cannot have said that its ingress WAL is empty.
-        if self.member_status(id)? == MemberStatus::Dead || !self.members[id].draining {
+        if status == MemberStatus::Dead || !self.members[id].draining {
             return Err(Refusal::WrongStatus);
         }
         if !self.holdings()[id].is_free() {

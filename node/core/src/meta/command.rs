@@ -67,6 +67,10 @@ pub enum Command {
     RemoveMember {
         /// The node.
         id: NodeId,
+        /// When its drain flag was set, in the state on which this was decided: what was found out
+        /// under one drain says nothing about a later one.
+        #[serde(default)]
+        drain: RaftIndex,
     },
     /// Make a topic; placement is decided at apply over living, non-draining members.
     CreateTopic {

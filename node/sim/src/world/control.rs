@@ -117,7 +117,8 @@ impl World {
     pub(crate) fn remove(&mut self, n: usize) {
         if self.removable(n) {
             let id = self.nodes[n].id.clone();
-            self.commit(&Command::RemoveMember { id });
+            let drain = self.last().members[&id].draining_changed;
+            self.commit(&Command::RemoveMember { id, drain });
             // The process of a removed node stops.
             self.crash(n, true);
         }

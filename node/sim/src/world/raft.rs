@@ -232,7 +232,7 @@ impl World {
                 let topic = narad_core::ids::TopicId(self.last().applied.0);
                 self.add_topic(topic);
             }
-            Command::RemoveMember { id } => {
+            Command::RemoveMember { id, .. } => {
                 self.count.removals += 1;
                 let n = self.index_of(id);
                 self.check_removed(n);

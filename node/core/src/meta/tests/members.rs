@@ -103,10 +103,10 @@ fn another_disk_is_refused_for_a_target_and_for_an_old_owner() {
 #[test]
 fn a_member_leaves_only_drained_living_and_free_and_never_comes_back() {
     let mut world = World::new(3);
-    let remove = Command::RemoveMember { id: node(3) };
-    assert_eq!(world.refused(&remove), Refusal::WrongStatus);
+    assert_eq!(world.refused(&remove(&world, 3)), Refusal::WrongStatus);
     let topic = world.topic("orders", 3, None);
     world.done(drain(3, true));
+    let remove = remove(&world, 3);
     assert_eq!(world.refused(&remove), Refusal::StillHolds);
     world.done(Command::DeleteTopic { topic });
     world.kill(3);
@@ -117,6 +117,21 @@ fn a_member_leaves_only_drained_living_and_free_and_never_comes_back() {
     assert_eq!(world.refused(&register(3, 301, 3)), Refusal::MemberRemoved);
     assert_eq!(world.refused(&drain(3, false)), Refusal::MemberRemoved);
     assert_eq!(world.refused(&drain(9, true)), Refusal::UnknownMember);
+}
+
+#[test]
+fn a_removal_of_one_drain_is_refused_in_the_next() {
+    let mut world = World::new(3);
+    world.done(drain(3, true));
+    let late = remove(&world, 3);
+    world.done(drain(3, false));
+    assert!(matches!(world.refused(&late), Refusal::ChangedSince { .. }));
+    world.done(drain(3, true));
+    assert!(matches!(world.refused(&late), Refusal::ChangedSince { .. }));
+    // The flag set once more changes nothing about the drain.
+    let now = remove(&world, 3);
+    world.done(drain(3, true));
+    world.done(now);
 }
 
 #[test]

@@ -164,6 +164,16 @@ pub(crate) fn mark_dead(state: &MetaState, number: u64) -> Command {
     }
 }
 
+/// The removal of a member, decided on the state of this moment.
+pub(crate) fn remove(world: &World, number: u64) -> Command {
+    let id = node(number);
+    let member = world.state.members.get(&id);
+    Command::RemoveMember {
+        drain: member.map_or(RaftIndex(0), |member| member.draining_changed),
+        id,
+    }
+}
+
 pub(crate) fn drain(number: u64, draining: bool) -> Command {
     Command::SetDraining {
         id: node(number),

@@ -214,7 +214,7 @@ fn a_target_must_be_able_to_receive() {
         let command = world.set_target(key, bad);
         assert_eq!(world.refused(&command), Refusal::CannotReceive);
     }
-    world.done(Command::RemoveMember { id: node(2) });
+    world.done(remove(&world, 2));
     let command = world.set_target(key, 2);
     assert_eq!(world.refused(&command), Refusal::MemberRemoved);
 }

@@ -45,7 +45,7 @@ fn a_free_drained_node_with_enough_voters_may_leave() {
     );
     world.done(drain(4, true));
     assert!(holds(&world, 4, Some((0, 0)), &group).is_empty());
-    world.done(Command::RemoveMember { id: node(4) });
+    world.done(remove(&world, 4));
     assert_eq!(
         holds(&world, 4, Some((0, 0)), &group),
         [DrainHold::NotMember]
