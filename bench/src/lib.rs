@@ -14,4 +14,5 @@ pub mod replay;
 pub mod report;
 pub mod servers;
 pub mod stop;
+pub mod storage;
 pub mod units;

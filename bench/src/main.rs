@@ -8,6 +8,7 @@ use narad_bench::check::{self, CheckArgs};
 use narad_bench::freeze::{self, FreezeArgs};
 use narad_bench::servers::Servers;
 use narad_bench::stop::Stop;
+use narad_bench::storage::{self, StorageArgs};
 use serde_json::{Value, json};
 use std::process::ExitCode;
 use std::rc::Rc;
@@ -40,6 +41,8 @@ enum Command {
     },
     /// Freeze of moves against W/B, on a cluster of its own
     Freeze(FreezeArgs),
+    /// A partition log on this disk against a raw io_uring loop, with bars
+    Storage(StorageArgs),
 }
 
 fn main() -> ExitCode {
@@ -76,6 +79,13 @@ fn main() -> ExitCode {
                         freeze::text(&args, &rows)
                     });
                     ExitCode::from(u8::from(rows.iter().any(|row| row.lost > 0)))
+                }
+                Err(error) => failed(&error),
+            },
+            Command::Storage(args) => match storage::run(&args, &stop).await {
+                Ok(report) => {
+                    print(cli.json, &report.json(), || report.text());
+                    ExitCode::from(u8::from(args.check && !report.is_good()))
                 }
                 Err(error) => failed(&error),
             },

@@ -21,7 +21,12 @@ pub enum Event {
     Sync(PathBuf),
     Replace(PathBuf, Vec<u8>),
     Remove(PathBuf),
-    SyncDir,
+    /// Names in this directory are durable.
+    SyncDir(PathBuf),
+    /// A directory is being renamed: it has the old name or the new one.
+    Rename(PathBuf, PathBuf),
+    /// The rename is durable.
+    Renamed(PathBuf, PathBuf),
     /// So many records were acked.
     Acked(u64),
 }
@@ -57,8 +62,14 @@ impl Recorder {
 impl Probe for Recorder {
     fn before(&mut self, op: &Op<'_>) -> std::io::Result<()> {
         // A write may reach the disk from the moment at which it is issued.
-        if let Op::Write { path, pos, bytes } = op {
-            self.push(path, Event::Write(path.to_path_buf(), *pos, bytes.to_vec()));
+        match op {
+            Op::Write { path, pos, bytes } => {
+                self.push(path, Event::Write(path.to_path_buf(), *pos, bytes.to_vec()));
+            }
+            Op::Rename { from, to } => {
+                self.push(from, Event::Rename(from.to_path_buf(), to.to_path_buf()));
+            }
+            _ => {}
         }
         Ok(())
     }
@@ -74,7 +85,8 @@ impl Probe for Recorder {
                 self.push(path, Event::Replace(file(path), bytes.to_vec()));
             }
             Op::Remove { path } => self.push(path, Event::Remove(file(path))),
-            Op::SyncDir { path } => self.push(path, Event::SyncDir),
+            Op::SyncDir { path } => self.push(path, Event::SyncDir(file(path))),
+            Op::Rename { from, to } => self.push(from, Event::Renamed(file(from), file(to))),
             _ => {}
         }
     }
@@ -116,8 +128,20 @@ pub fn apply(files: &mut Files, event: &Event) {
         Event::Remove(path) => {
             files.remove(path);
         }
-        Event::Sync(_) | Event::SyncDir | Event::Acked(_) => {}
+        Event::Rename(from, to) => {
+            *files = std::mem::take(files)
+                .into_iter()
+                .map(|(path, bytes)| (renamed(&path, from, to), bytes))
+                .collect();
+        }
+        Event::Sync(_) | Event::SyncDir(_) | Event::Renamed(..) | Event::Acked(_) => {}
     }
+}
+
+/// The path, when directory `from` is called `to`.
+fn renamed(path: &Path, from: &Path, to: &Path) -> PathBuf {
+    path.strip_prefix(from)
+        .map_or_else(|_| path.to_path_buf(), |rest| to.join(rest))
 }
 
 pub fn write(files: &mut Files, path: &Path, pos: u64, bytes: &[u8]) {
@@ -145,10 +169,17 @@ pub fn image(events: &[Event], dice: &mut Dice) -> Files {
                     !now
                 });
             }
-            Event::Replace(..) | Event::SyncDir => {
+            Event::Replace(at, _) | Event::SyncDir(at) => {
                 // Durable when it returned; so are the names in that directory.
+                let dir = match event {
+                    Event::Replace(..) => at.parent().unwrap(),
+                    _ => at,
+                };
                 pending.retain(|e| {
                     match e {
+                        Event::Create(path) | Event::Remove(path) if path.parent() != Some(dir) => {
+                            return true;
+                        }
                         Event::Create(path) => drop(named.insert(path.clone())),
                         Event::Remove(path) => {
                             named.remove(path);
@@ -162,6 +193,13 @@ pub fn image(events: &[Event], dice: &mut Dice) -> Files {
                     named.insert(path.clone());
                 }
                 apply(&mut files, event);
+            }
+            Event::Renamed(from, to) => {
+                let event = Event::Rename(from.clone(), to.clone());
+                pending.retain(|e| !matches!(e, Event::Rename(f, t) if f == from && t == to));
+                apply(&mut files, &event);
+                named = named.iter().map(|p| renamed(p, from, to)).collect();
+                pending = moved(&pending, from, to);
             }
             Event::Create(path) if named.contains(path) => {}
             Event::Acked(_) => {}
@@ -186,6 +224,10 @@ pub fn image(events: &[Event], dice: &mut Dice) -> Files {
             _ if dice.roll(2) == 0 => {}
             Event::Create(path) => drop(named.insert(path.clone())),
             Event::Remove(path) => drop(named.remove(path)),
+            Event::Rename(from, to) => {
+                apply(&mut files, event);
+                named = named.iter().map(|p| renamed(p, from, to)).collect();
+            }
             other => apply(&mut files, other),
         }
     }
@@ -205,7 +247,7 @@ pub fn everything(events: &[Event]) -> Files {
 
 /// The same events in another directory.
 pub fn moved(events: &[Event], from: &Path, to: &Path) -> Vec<Event> {
-    let new = |p: &PathBuf| to.join(p.strip_prefix(from).unwrap());
+    let new = |p: &PathBuf| renamed(p, from, to);
     events
         .iter()
         .map(|event| match event {
@@ -216,7 +258,9 @@ pub fn moved(events: &[Event], from: &Path, to: &Path) -> Vec<Event> {
             Event::Sync(p) => Event::Sync(new(p)),
             Event::Replace(p, bytes) => Event::Replace(new(p), bytes.clone()),
             Event::Remove(p) => Event::Remove(new(p)),
-            Event::SyncDir => Event::SyncDir,
+            Event::SyncDir(p) => Event::SyncDir(new(p)),
+            Event::Rename(f, t) => Event::Rename(new(f), new(t)),
+            Event::Renamed(f, t) => Event::Renamed(new(f), new(t)),
             Event::Acked(n) => Event::Acked(*n),
         })
         .collect()
