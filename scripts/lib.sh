@@ -36,19 +36,34 @@ ensure_packages() {
   for pair in "$@"; do
     have "${pair%%=*}" || missing+=("${pair#*=}")
   done
-  ((${#missing[@]})) || return 0
-  have apt-get || die "missing: ${missing[*]}" "install these packages and start again"
+  install_packages "${missing[@]}"
+}
+
+# ensure_libraries MODULE=PACKAGE...: the same for what pkg-config is to find.
+ensure_libraries() {
+  ensure_packages pkg-config=pkg-config
+  local pair missing=()
+  for pair in "$@"; do
+    pkg-config --exists "${pair%%=*}" || missing+=("${pair#*=}")
+  done
+  install_packages "${missing[@]}"
+}
+
+# install_packages PACKAGE...: with apt, as root or through sudo; none is fine.
+install_packages() {
+  (($#)) || return 0
+  have apt-get || die "missing: $*" "install these packages and start again"
   local as=()
   if ((EUID != 0)); then
-    have sudo || die "missing: ${missing[*]}" "as root: apt-get install ${missing[*]}"
+    have sudo || die "missing: $*" "as root: apt-get install $*"
     as=(sudo -n)
   fi
-  say "installing ${missing[*]}"
-  "${as[@]}" apt-get update -qq </dev/null ||
+  say "installing $*"
+  "${as[@]}" apt-get update -qq </dev/null >&2 ||
     say "the package lists could not be refreshed; trying with the old ones"
   "${as[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends \
-    "${missing[@]}" </dev/null >&2 ||
-    die "could not install ${missing[*]}" "as root: apt-get install ${missing[*]}"
+    "$@" </dev/null >&2 ||
+    die "could not install $*" "as root: apt-get install $*"
 }
 
 # version_at_least HAVE WANTED

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# All checks and all tests: formatting, lints, documentation, the tests of every crate, the scripts.
-# Needs Rust, a C compiler, git and apt; installs what is missing. Long runs (chaos, benchmarks) are
-# scripts of their own. Stops at the first step that fails and says which.
+# All checks and all tests: formatting, lints, documentation, the tests of every crate, the scripts,
+# the example clients.
+# Needs Rust, a C compiler, git and apt; installs what is missing. Long runs (chaos,
+# benchmarks) are scripts of their own. Stops at the first step that fails and says which.
 set -Eeuo pipefail
 source "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/lib.sh"
 
@@ -49,6 +50,13 @@ tests() {
     cargo test --workspace --locked --no-fail-fast
 }
 
+examples() {
+  # The tests have just built it.
+  local built="$TARGET_DIR/debug/narad"
+  [[ ! -x "$built" ]] || local -x NARAD="$built"
+  scripts/examples.sh
+}
+
 documentation() {
   RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --locked
 }
@@ -59,4 +67,5 @@ step "format" cargo fmt --all --check
 step "lints" cargo clippy --workspace --all-targets --locked -- -D warnings
 step "documentation" documentation
 step "tests" tests
+step "example clients" examples
 printf '\nall checks passed in %d s\n' $((SECONDS - BEGAN))

@@ -277,6 +277,18 @@ class Client:
     async def info(self):
         return (await self._call(lambda node: node.info(), repeat_unknown=True)).info
 
+    async def connected(self):
+        async with self._connecting:
+            if self._node is None:
+                host, _, port = self._servers[self._next % len(self._servers)].rpartition(":")
+                self._next += 1
+                self._stream = await asyncio.wait_for(
+                    capnp.AsyncIoStream.create_connection(host.strip("[]"), int(port)), _CONNECT_S
+                )
+                self._rpc = capnp.TwoPartyClient(self._stream)
+                self._node = self._rpc.bootstrap().cast_as(schema.Node)
+            return self._node
+
     # ---- underneath
 
     async def _settle(self, deliveries, send) -> list[tuple[Delivery, NaradError]]:
@@ -302,7 +314,7 @@ class Client:
         while True:
             node = None
             try:
-                node = await self._connected()
+                node = await self.connected()
                 answer = await asyncio.wait_for(send(node), self._call_s + wait_s)
                 if not (hasattr(answer, "error") and answer._has("error")):
                     return answer
@@ -326,18 +338,6 @@ class Client:
             self.unknown += error.code in UNKNOWN
             await asyncio.sleep(max(pause, error.retry_after_ms / 1000))
             pause = min(pause * 2, _PAUSE_MAX_S)
-
-    async def _connected(self):
-        async with self._connecting:
-            if self._node is None:
-                host, _, port = self._servers[self._next % len(self._servers)].rpartition(":")
-                self._next += 1
-                self._stream = await asyncio.wait_for(
-                    capnp.AsyncIoStream.create_connection(host.strip("[]"), int(port)), _CONNECT_S
-                )
-                self._rpc = capnp.TwoPartyClient(self._stream)
-                self._node = self._rpc.bootstrap().cast_as(schema.Node)
-            return self._node
 
     def _drop(self, node) -> None:
         """Forgets the connection, unless it has been replaced already."""
