@@ -48,6 +48,17 @@ pub enum ScanEvent {
     },
 }
 
+/// The first hole of the segment that was written to last at which its tail is torn, when everything
+/// below `durable` is known to have been synced. What is torn was never acked and is cut; a hole below
+/// is damage and stays.
+#[must_use]
+pub fn torn_tail(holes: &[Hole], durable: Offset) -> Option<Hole> {
+    holes
+        .iter()
+        .find(|hole| hole.from >= durable && hole.until != Some(hole.from))
+        .copied()
+}
+
 /// Why the bytes cannot be scanned at all.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ScanError {

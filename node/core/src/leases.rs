@@ -56,7 +56,7 @@ pub struct Grant {
     pub until: MonoMs,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum State {
     /// Somebody reads it in order to deliver it.
     Reserved,
@@ -66,14 +66,14 @@ enum State {
     Waiting(MonoMs),
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Hash)]
 struct Entry {
     state: State,
     deliveries: u32,
 }
 
 /// See the file's description.
-#[derive(Debug)]
+#[derive(Clone, Debug, Hash)]
 pub struct LeaseTable {
     frontier: Offset,
     /// Everything from here on was never taken.

@@ -59,6 +59,19 @@ impl How {
     }
 }
 
+/// What a crash leaves of what was not synced.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Left {
+    /// Nothing.
+    Nothing,
+    /// All of it.
+    All,
+    /// Of the group that was being written the blocks whose bit is set, and of a longer group every
+    /// eighth block behind each. With the highest bit, the others hold what was written there in an
+    /// earlier life of the block.
+    Torn(u8),
+}
+
 /// A stretch of time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Span {
@@ -87,8 +100,12 @@ pub enum Action {
     Reopen(usize, usize),
     /// The owner tells the metadata that the log of its first epoch exists.
     Mark(usize, usize, How),
-    /// A consumer acks the record at the frontier.
-    Consume(usize, usize),
+    /// A consumer takes one record of `p` from `n`.
+    Deliver(usize, usize),
+    /// The consumer that holds the lease of this number acks it at `n`.
+    AckLease(usize, usize),
+    /// It gives the record back, at `n`.
+    Nack(usize, usize),
     /// Retention takes the oldest segment.
     Retain(usize, usize),
     /// `n` applies the next entry of the log.
@@ -119,7 +136,7 @@ pub enum Action {
     DeleteAgain(usize, usize),
     /// Ended epochs without a copy here are reported.
     Report(usize, usize),
-    /// The first record of the WAL goes to its owner.
+    /// What the dispatcher of `n` asked for first is done; when nothing waits, its pause is over.
     Dispatch(usize, How),
     /// A heartbeat of the first node arrives at the second, and its answer at the first.
     Beat(usize, usize, How),
@@ -137,8 +154,8 @@ pub enum Action {
     DeleteTopic,
     /// A topic of the same name is made.
     CreateTopic,
-    /// The process of `n` ends; what was not synced is lost (or, when true, is on the disk).
-    Crash(usize, bool),
+    /// The process of `n` ends, and this is left of what was not synced.
+    Crash(usize, Left),
     /// It starts again.
     Restart(usize),
     /// `n` is cut off from everybody.

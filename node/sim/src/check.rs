@@ -73,6 +73,7 @@ impl World {
     /// What must hold at rest.
     pub(crate) fn check_rest(&mut self) {
         self.check_readable();
+        self.check_deliverable();
         self.check_ended();
         self.check_plan_rests();
     }

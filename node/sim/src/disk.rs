@@ -209,4 +209,6 @@ pub struct WalRecord {
     pub record: Record,
     /// Its partition, by the world's numbers.
     pub p: usize,
+    /// The client named the partition.
+    pub pinned: bool,
 }

@@ -5,6 +5,7 @@
 //! a run is a setup and a list of actions.
 
 pub mod action;
+pub mod bytes;
 pub mod check;
 pub mod disk;
 pub mod explore;

@@ -11,6 +11,10 @@ pub const STATES_MAX: usize = 6_000_000;
 pub const SHRINK_TRIES_MAX: usize = 20_000;
 /// Local steps of a worker that are taken as one: the longest row of them is shorter.
 pub const CHAIN_MAX: usize = 6;
+/// Leases that consumers hold at once.
+pub const HELD_MAX: usize = 4;
+/// Rounds of a fair continuation that one freeze may last: its time to live, and the answer.
+pub const FREEZE_ROUNDS: u32 = 20;
 /// Actions of a walk, unless something else is asked for.
 pub const WALK_STEPS: usize = 400;
 /// Heartbeats that wait at a leader that cannot confirm itself.

@@ -3,7 +3,7 @@
 //! What this file keeps true: with every rule on each of them keeps every promise to its end; each
 //! rule that one is about is needed in it.
 
-use crate::action::{Action, How, Span};
+use crate::action::{Action, How, Left, Span};
 use crate::mutation::Mutation;
 use crate::play::{At, Play, Scenario};
 
@@ -26,7 +26,7 @@ pub const ALL: &[Scenario] = &[
         about: &[Mutation::R3],
         script: |play| {
             play.until(1, At::Flip).act(Action::Work(1, 0, How::Late));
-            play.act(Action::Crash(1, false))
+            play.act(Action::Crash(1, Left::Nothing))
                 .act(Action::Restart(1))
                 .act(Action::Confirm(1));
             if play.can(Action::Reclaim(1, 0, How::Ok)) {
@@ -185,7 +185,7 @@ pub const ALL: &[Scenario] = &[
         about: &[Mutation::R13],
         script: |play| {
             play.until(1, At::Refresh)
-                .act(Action::Crash(0, false))
+                .act(Action::Crash(0, Left::Nothing))
                 .act(Action::Restart(0));
             play.act(Action::Confirm(0)).apply(0).apply(1).die(0);
             play.until(1, At::Flip).act(Action::Work(1, 0, How::Ok));

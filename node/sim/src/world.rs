@@ -6,8 +6,10 @@
 
 mod canonical;
 mod clients;
+mod consumers;
 mod control;
 mod copying;
+mod dispatching;
 mod enumerate;
 mod fair;
 mod lifecycle;
@@ -23,14 +25,16 @@ use crate::disk::{Copy, Record, Staging, WalRecord};
 use crate::mutation::Mutation;
 use crate::setup::Setup;
 use narad_core::copy::Manifest;
+use narad_core::dispatch::{Dispatch, DispatchEffect};
 use narad_core::ids::{
-    DeathGeneration, Epoch, HandoffId, MonoMs, NodeId, PartitionIndex, PartitionKey, RaftIndex,
+    Epoch, HandoffId, MonoMs, NodeId, Nonce, Offset, PartitionIndex, PartitionKey, RaftIndex,
     TopicId, WalSeq,
 };
+use narad_core::leases::LeaseTable;
 use narad_core::liveness::Liveness;
 use narad_core::meta::{Assignment, Command, MetaState};
 use narad_core::moves::target::{TargetEffect, Told};
-use narad_core::moves::{MoveLease, SourceInput, SourcePartition, TargetMove};
+use narad_core::moves::{MoveLease, OwnerWatch, SourceInput, SourcePartition, TargetMove};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -49,8 +53,8 @@ pub struct Source {
     pub stopped: bool,
     /// A sync failed: nothing is appended before it is recovered.
     pub failed: bool,
-    /// The frontier in memory.
-    pub frontier: u64,
+    /// The consumers' leases, and the frontier in memory.
+    pub leases: LeaseTable,
     /// The metadata knows that the log exists.
     pub marked: bool,
 }
@@ -60,6 +64,8 @@ pub struct Source {
 pub struct Worker {
     /// The real decisions.
     pub machine: TargetMove,
+    /// How long the owner has been dead.
+    pub watch: OwnerWatch,
     /// What it waits for.
     pub pending: Option<TargetEffect>,
     /// It wants the operation stopped.
@@ -75,8 +81,6 @@ pub struct Part {
     pub source: Option<Source>,
     /// The move into this node.
     pub worker: Option<Worker>,
-    /// The owner's death and since when this node knows of it.
-    pub owner_dead: Option<(DeathGeneration, MonoMs)>,
     /// Real copies on the disk.
     pub copies: BTreeMap<Epoch, Copy>,
     /// What is staged.
@@ -124,15 +128,23 @@ pub struct Node {
     pub parts: Vec<Part>,
     /// Its ingress WAL.
     pub wal: Vec<WalRecord>,
+    /// Delivered and taken out of it, which a crash may undo: that is not synced yet.
+    pub wal_done: Vec<WalRecord>,
     /// Its next sequence.
     pub wal_next: WalSeq,
+    /// What empties it: the real decisions.
+    pub dispatch: Dispatch,
+    /// What that has asked for and nobody has done yet.
+    pub dispatches: Vec<DispatchEffect>,
+    /// The dispatcher's clock: it only paces, so it may run ahead.
+    pub dispatch_now: MonoMs,
 }
 
 /// One version of the metadata.
 #[derive(Debug)]
 pub struct Version {
     /// It.
-    pub state: MetaState,
+    pub state: Arc<MetaState>,
     /// Its hash.
     pub digest: u128,
 }
@@ -158,6 +170,23 @@ pub struct Ghost {
     pub told: BTreeMap<usize, u64>,
     /// Taken by retention.
     pub retained: BTreeSet<Record>,
+    /// Proofs of leases that were ever given.
+    pub nonces: BTreeSet<u64>,
+    /// Openings of logs.
+    pub openings: u64,
+}
+
+/// A lease in the hands of a consumer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Held {
+    /// The partition.
+    pub p: usize,
+    /// The record's place.
+    pub offset: Offset,
+    /// The proof.
+    pub nonce: Nonce,
+    /// The record.
+    pub record: Record,
 }
 
 /// A call that arrives late.
@@ -203,6 +232,8 @@ pub struct World {
     pub pool: Vec<Command>,
     /// Calls that may arrive later.
     pub calls: Vec<LateCall>,
+    /// Leases that consumers hold, oldest first.
+    pub held: Vec<Held>,
     /// The nodes.
     pub nodes: Vec<Arc<Node>>,
     /// Partitions by number, those of deleted topics too.

@@ -3,7 +3,7 @@
 //! What this file keeps true: whatever disturbs a move wherever, and whatever comes on top of it a
 //! few steps later, no promise is broken and the move ends.
 
-use narad_sim::action::{Action, How, Span};
+use narad_sim::action::{Action, How, Left, Span};
 use narad_sim::play::{At, Play, stage};
 use narad_sim::setup::Setup;
 
@@ -55,10 +55,10 @@ fn disturbances() -> Vec<Vec<Action>> {
     for n in 0..3 {
         let back = [Action::Restart(n), Action::Confirm(n)];
         let away = [Action::Advance(Span::Ttl), Action::Advance(Span::Ttl)];
-        for keep in [false, true] {
-            all.push([&[Action::Crash(n, keep)][..], &back].concat());
+        for left in [Left::Nothing, Left::All, Left::Torn(3)] {
+            all.push([&[Action::Crash(n, left)][..], &back].concat());
         }
-        all.push([&[Action::Crash(n, false)][..], &away, &back].concat());
+        all.push([&[Action::Crash(n, Left::Nothing)][..], &away, &back].concat());
         all.push(vec![Action::Cut(n)]);
         all.push([&[Action::Cut(n)][..], &away].concat());
         all.push(vec![Action::Mute(n), Action::Advance(Span::Lease)]);
@@ -171,7 +171,7 @@ fn what_retention_took_is_not_copied_and_what_was_staged_of_it_is_dropped() {
 fn a_target_that_starts_again_does_not_copy_again_what_it_has() {
     let mut play = Play::new(setup(4, 1));
     play.until(1, At::Refresh).append(0).append(0);
-    play.act(Action::Crash(1, false))
+    play.act(Action::Crash(1, Left::Nothing))
         .act(Action::Restart(1))
         .act(Action::Confirm(1));
     play.until(1, At::Pass);
@@ -192,7 +192,7 @@ fn a_target_that_starts_again_does_not_copy_again_what_it_has() {
 fn a_restarted_owner_stays_frozen_until_the_flip_is_applied() {
     let mut play = Play::new(setup(2, 1_000));
     play.until(1, At::Flip);
-    play.act(Action::Crash(0, false))
+    play.act(Action::Crash(0, Left::Nothing))
         .act(Action::Restart(0))
         .act(Action::Confirm(0));
     assert!(!play.world.may_append(0, 0));

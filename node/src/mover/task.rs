@@ -11,59 +11,15 @@ use super::work::Work;
 use crate::clock::mono_ms;
 use futures::FutureExt;
 use futures::future::{Either, LocalBoxFuture, select};
-use narad_core::ids::{DeathGeneration, MonoMs};
-use narad_core::meta::{MemberStatus, MetaState};
-use narad_core::moves::MoveOutcome;
+use narad_core::meta::MetaState;
 use narad_core::moves::target::{Report, TargetEffect, TargetInput, TargetMove};
+use narad_core::moves::{MoveOutcome, OwnerWatch};
 use narad_wire::view::MoveView;
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::pin::pin;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
-
-/// Since when the owner is dead, as this node saw it.
-struct DeadOwner {
-    /// How long a death must last before the copy may be promoted.
-    wait_ms: u64,
-    seen: Option<(DeathGeneration, MonoMs)>,
-    told: bool,
-}
-
-impl DeadOwner {
-    /// What the machine is to learn, if anything is new.
-    fn look(
-        &mut self,
-        machine: &TargetMove,
-        state: &MetaState,
-        now: MonoMs,
-    ) -> Option<TargetInput> {
-        let dead = state
-            .assignment(machine.key())
-            .and_then(|a| state.members.get(&a.owner))
-            .filter(|member| member.status == MemberStatus::Dead)
-            .map(|member| member.deaths);
-        let Some(deaths) = dead else {
-            let was = self.seen.take().is_some();
-            self.told = false;
-            return was.then_some(TargetInput::OwnerAlive);
-        };
-        match self.seen {
-            Some((seen, since)) if seen == deaths => {
-                if self.told || now.since(since) < self.wait_ms {
-                    return None;
-                }
-                self.told = true;
-                Some(TargetInput::OwnerDeadLongEnough { deaths })
-            }
-            _ => {
-                let first = self.seen.replace((deaths, now)).is_none();
-                self.told = false;
-                (!first).then_some(TargetInput::OwnerAlive)
-            }
-        }
-    }
-}
 
 /// What others see of a running move.
 pub(super) struct Running {
@@ -85,11 +41,7 @@ pub(super) async fn run(mover: Rc<Mover>, mut machine: TargetMove, running: Rc<R
     let owner = machine.from().clone();
     let work = Work::new(mover.clone(), key, move_id, machine.epoch(), owner);
     let mut meta = mover.ctx.meta.clone();
-    let mut dead = DeadOwner {
-        wait_ms: mover.ctx.config.timings.force_promote_after_ms,
-        seen: None,
-        told: false,
-    };
+    let mut watch = OwnerWatch::new(mover.ctx.config.timings.force_promote_after_ms);
     let mut troubles = Troubles::default();
     let mut operation: Option<LocalBoxFuture<'_, TargetInput>> = None;
     let mut inputs = VecDeque::from([TargetInput::Start]);
@@ -121,11 +73,11 @@ pub(super) async fn run(mover: Rc<Mover>, mut machine: TargetMove, running: Rc<R
             Event::Meta => {
                 let state = meta.borrow_and_update().clone();
                 inputs.push_back(applied(&machine, &state));
-                inputs.extend(dead.look(&machine, &state, mono_ms()));
+                inputs.extend(watch.look(key, &state, mono_ms()));
             }
             Event::Tick => {
                 let state = meta.borrow().clone();
-                inputs.extend(dead.look(&machine, &state, mono_ms()));
+                inputs.extend(watch.look(key, &state, mono_ms()));
             }
             Event::Stopping => inputs.push_back(TargetInput::Shutdown),
         }

@@ -16,7 +16,7 @@ use crate::format::list::{IndexPoint, ListEntry, Marks, SegmentList, Totals};
 use crate::format::meta::{self, MetaFile};
 use crate::format::segment::{Owner, SegmentIdent, file_name};
 use crate::limits::{FORMAT_VERSION, MAX_HOLES};
-use crate::scan::{Hole, ScanEvent};
+use crate::scan::{Hole, ScanEvent, torn_tail};
 use narad_core::copy::SegmentId;
 use narad_core::ids::{Epoch, Offset, Origin};
 use std::path::Path;
@@ -294,11 +294,7 @@ impl Opening<'_> {
         let mut len = len;
         let known = known.max(entry.map_or(Offset(0), |e| e.totals.end));
         let durable = known.max(scanned.max_durable_end);
-        let torn = scanned
-            .holes
-            .iter()
-            .find(|h| h.from >= durable && h.until != Some(h.from))
-            .copied();
+        let torn = torn_tail(&scanned.holes, durable);
         if let Some(hole) = torn {
             let at = hole.before.len;
             len = repair::clear_from(&file, at, len).await?;

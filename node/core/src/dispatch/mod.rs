@@ -33,7 +33,7 @@ use alloc::vec::Vec;
 use queue::{Flight, Queue, Seen};
 
 /// See the module's description.
-#[derive(Debug)]
+#[derive(Clone, Debug, Hash)]
 pub struct Dispatch {
     state: Arc<MetaState>,
     queues: BTreeMap<PartitionKey, Queue>,
@@ -123,6 +123,17 @@ impl Dispatch {
         let read = wanted.then_some(self.read_at);
         let ask = (!self.missing.is_empty() && self.asked.is_none()).then_some(self.ask_at);
         [retry, read, ask].into_iter().flatten().min()
+    }
+
+    /// The same without what only paces it, and without the applied state (its owner has that as
+    /// well): two that do the same sooner or later are equal. For model checks.
+    #[must_use]
+    pub fn without_pacing(&self) -> Self {
+        let mut same = self.clone();
+        same.state = Arc::new(MetaState::default());
+        (same.read_at, same.ask_at) = (MonoMs(0), MonoMs(0));
+        same.queues.values_mut().for_each(Queue::forget_pacing);
+        same
     }
 
     /// Records that are remembered now.

@@ -13,7 +13,7 @@ use alloc::collections::{BTreeSet, VecDeque};
 use alloc::vec::Vec;
 
 /// What of the state decides whether another attempt may fare better.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Seen {
     owner: NodeId,
     epoch: Epoch,
@@ -43,7 +43,7 @@ impl Seen {
 }
 
 /// What is on its way.
-#[derive(Debug)]
+#[derive(Clone, Debug, Hash)]
 pub(super) enum Flight {
     /// The first so many records, to their owner.
     Send { to: NodeId, count: usize },
@@ -51,7 +51,7 @@ pub(super) enum Flight {
     Reroute { seqs: Vec<WalSeq> },
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Hash)]
 struct Pending {
     seq: WalSeq,
     bytes: u64,
@@ -59,7 +59,7 @@ struct Pending {
 }
 
 /// See the file's description.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default, Hash)]
 pub(super) struct Queue {
     pending: VecDeque<Pending>,
     /// Every record of the partition below this was seen.
@@ -138,6 +138,10 @@ impl Queue {
         let before = self.len();
         self.pending.retain(|pending| !gone.contains(&pending.seq));
         before - self.len()
+    }
+
+    pub(super) fn forget_pacing(&mut self) {
+        (self.retry_at, self.backoff_ms, self.seen) = (None, 0, None);
     }
 
     pub(super) fn succeeded(&mut self) {

@@ -103,7 +103,7 @@ pub enum DispatchInput {
 
 /// What the shell is to do. Effects of one step are to be begun in their order: what is done with
 /// must not be found by a reading that is asked for behind it.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum DispatchEffect {
     /// Read the WAL and answer with `Read`.
     Read {

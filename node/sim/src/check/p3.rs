@@ -27,6 +27,7 @@ impl World {
             return;
         };
         let (hwm, end, records) = (new.hwm, new.end(), new.segments.clone());
+        let frontier = new.frontier;
         let old = self.nodes[self.index_of(&ended.owner)].parts[p]
             .copies
             .get(&ended.epoch);
@@ -39,6 +40,10 @@ impl World {
                 self.violate(Check::P3, what);
                 return;
             }
+        }
+        let capture = handoff.and_then(|id| self.ghost.captures.get(&id));
+        if let Some(captured) = capture.map(|capture| capture.frontier.0) {
+            self.check_moved_frontier(p, captured, frontier);
         }
         let capture = handoff.and_then(|id| self.ghost.captures.get(&id));
         let wrong = capture.filter(|capture| capture.hwm.0 != hwm || capture.end().0 != end);

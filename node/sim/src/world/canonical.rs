@@ -24,6 +24,7 @@ impl World {
         for node in &self.nodes {
             self.hash_node(node, &mut hash);
         }
+        self.held.hash(&mut hash);
         self.ghost.hash(&mut hash);
         (self.leader, self.faults, self.commands, self.advances).hash(&mut hash);
         self.last_command.is_some().hash(&mut hash);
@@ -49,7 +50,8 @@ impl World {
             }
         }
         node.wal.hash(hash);
-        node.wal_next.hash(hash);
+        (&node.wal_done, node.wal_next, &node.dispatches).hash(hash);
+        node.dispatch.without_pacing().hash(hash);
         for part in &node.parts {
             self.hash_part(part, hash);
         }
@@ -61,19 +63,15 @@ impl World {
             Some(source) => {
                 source.side.rebased(self.now).hash(hash);
                 (&source.in_flight, source.settling, source.stopped).hash(hash);
-                (
-                    source.failed,
-                    source.frontier,
-                    source.marked,
-                    source.written,
-                )
-                    .hash(hash);
+                (source.failed, source.marked, source.written).hash(hash);
+                source.leases.hash(hash);
             }
         }
         match &part.worker {
             None => hash.write_u8(0),
             Some(worker) => {
                 worker.machine.without_pacing().hash(hash);
+                worker.watch.rebased(self.now).hash(hash);
                 std::mem::discriminant(&worker.pending).hash(hash);
                 if let Some(pending) = &worker.pending {
                     std::mem::discriminant(pending).hash(hash);
@@ -81,9 +79,6 @@ impl World {
                 (worker.interrupted, worker.asked).hash(hash);
             }
         }
-        let dead = part.owner_dead;
-        dead.map(|(deaths, since)| (deaths, since.rebased(self.now)))
-            .hash(hash);
         part.copies.hash(hash);
         part.staging.hash(hash);
         part.aside.hash(hash);

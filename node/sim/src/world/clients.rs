@@ -1,13 +1,12 @@
-//! Clients: produce, acks, consumers, retention; and the dispatcher that empties the WAL.
+//! Clients that send, and retention.
 //!
 //! What this file keeps true: an append is checked when it begins and again before its ack (R8), at
-//! the real owner's side; a record in the WAL leaves it only when its owner has it durably.
+//! the real owner's side; a record that no log takes here is durable in the WAL before its ack.
 
 use super::World;
-use crate::action::How;
-use crate::disk::{Record, WalRecord};
+use crate::disk::Record;
 use crate::mutation::Mutation;
-use narad_core::ids::{MonoMs, WalId, WalSeq};
+use narad_core::ids::{MonoMs, Offset};
 
 const FOREVER: MonoMs = MonoMs(u64::MAX);
 
@@ -40,7 +39,7 @@ impl World {
             })
     }
 
-    fn may_ack(&self, n: usize, p: usize) -> bool {
+    pub(super) fn may_ack(&self, n: usize, p: usize) -> bool {
         let Some(source) = &self.nodes[n].parts[p].source else {
             return false;
         };
@@ -66,15 +65,10 @@ impl World {
             source.in_flight.push(record);
             return;
         }
-        self.wal_append(n, p, record);
+        // Every other client names its partition.
+        let pinned = record.is_multiple_of(2);
+        self.wal_append(n, p, &[record], pinned);
         self.ghost().acked.insert(record);
-    }
-
-    pub(crate) fn wal_append(&mut self, n: usize, p: usize, record: Record) {
-        let node = self.node(n);
-        let seq = node.wal_next;
-        node.wal_next = WalSeq(seq.0 + 1);
-        node.wal.push(WalRecord { seq, record, p });
     }
 
     /// The oldest append in flight ends: durable, visible, acked if that is still allowed.
@@ -152,30 +146,6 @@ impl World {
         self.open_source(n, p);
     }
 
-    /// A consumer acks what is at the frontier.
-    pub(crate) fn consume(&mut self, n: usize, p: usize) {
-        let Some(record) = self.at_frontier(n, p) else {
-            return;
-        };
-        self.ghost().consumed.insert(record);
-        if let Some(source) = &mut self.part(n, p).source {
-            source.frontier += 1;
-        }
-    }
-
-    /// The record that a consumer may ack next.
-    #[must_use]
-    pub fn at_frontier(&self, n: usize, p: usize) -> Option<Record> {
-        let part = &self.nodes[n].parts[p];
-        let source = part.source.as_ref().filter(|s| s.side.may_consume())?;
-        let copy = part.copies.get(&source.side.copy().epoch)?;
-        let at = source.frontier;
-        if at >= copy.hwm {
-            return None;
-        }
-        copy.segments.iter().find(|(o, _)| *o == at).map(|(_, r)| r)
-    }
-
     /// Retention takes the oldest segment, if no session holds it.
     pub(crate) fn retain(&mut self, n: usize, p: usize) {
         let part = self.part(n, p);
@@ -187,53 +157,11 @@ impl World {
             return;
         };
         let taken = copy.retain();
-        source.frontier = source.frontier.max(copy.start);
+        source.leases.retained_from(Offset(copy.start));
         let ghost = self.ghost();
         for record in taken {
             ghost.acked.remove(&record);
             ghost.retained.insert(record);
-        }
-    }
-
-    /// The first record of the WAL goes to its owner.
-    pub(crate) fn dispatch(&mut self, n: usize, how: How) {
-        let Some(first) = self.nodes[n].wal.first().cloned() else {
-            return;
-        };
-        let p = first.p;
-        let Some(view) = self.view_of(n, p).cloned() else {
-            if self.last().assignment(self.keys[p]).is_none() {
-                // Confirmed by a barrier: its topic is gone.
-                self.node(n).wal.remove(0);
-            }
-            return;
-        };
-        let owner = self.index_of(&view.owner);
-        if how == How::Lost || !self.reach(n, owner) || !self.may_append(owner, p) {
-            return;
-        }
-        let wal = WalId(n as u64 + 1);
-        let most = self.setup.segment;
-        let part = self.part(owner, p);
-        let source = part.source.as_ref().expect("may append");
-        let epoch = source.side.copy().epoch;
-        if epoch != view.epoch || !source.in_flight.is_empty() {
-            return;
-        }
-        let Some(copy) = part.copies.get_mut(&epoch) else {
-            return;
-        };
-        if copy.marks.get(&wal).is_none_or(|mark| *mark < first.seq) {
-            copy.append(first.record, most);
-            copy.marks.insert(wal, first.seq);
-        }
-        self.note_shown(owner, p);
-        if !self.may_ack(owner, p) {
-            return;
-        }
-        self.check_appender(owner, p, epoch, first.record);
-        if how == How::Ok {
-            self.node(n).wal.remove(0);
         }
     }
 

@@ -4,7 +4,7 @@
 //! (a barrier comes first); a drained node is removed only when the real rule holds nothing back.
 
 use super::World;
-use crate::action::How;
+use crate::action::{How, Left};
 use narad_core::ids::NodeId;
 use narad_core::meta::{Command, MetaState};
 use narad_core::planner::{PlanLimits, RaftView, drain_status, plan};
@@ -120,7 +120,7 @@ impl World {
             let drain = self.last().members[&id].draining_changed;
             self.commit(&Command::RemoveMember { id, drain });
             // The process of a removed node stops.
-            self.crash(n, true);
+            self.crash(n, Left::All);
         }
     }
 }

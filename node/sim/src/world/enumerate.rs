@@ -6,7 +6,7 @@
 
 use super::World;
 use super::step::allowed;
-use crate::action::{Action, How};
+use crate::action::{Action, How, Left};
 use crate::limits::BEATS_WAITING;
 use narad_core::meta::Command;
 use narad_core::moves::target::TargetEffect;
@@ -15,6 +15,8 @@ const REMOTE: &[How] = &[How::Ok, How::Lost, How::NoReply, How::Twice];
 const STREAM: &[How] = &[How::Ok, How::Half, How::Lost, How::Corrupt];
 const PROPOSAL: &[How] = &[How::Ok, How::NoReply, How::Late, How::Twice, How::Lost];
 const LOCAL: &[How] = &[How::Ok, How::Fail];
+/// Ways to tear a group: its beginning, its end, every other block, over zeros or old bytes.
+const TORN: &[u8] = &[0b0000_0011, 0b0111_1110, 0b1101_0101];
 
 impl World {
     /// Every action that is possible now.
@@ -57,13 +59,18 @@ impl World {
                 self.retire_actions(n, p, out);
             }
         }
-        if !node.wal.is_empty() && self.dispatchable(n) {
+        if self.dispatchable(n) {
             self.push_all(out, &[How::Ok, How::NoReply], |how| {
                 Action::Dispatch(n, how)
             });
         }
         if faulty && allow.crash.contains(&n) {
-            out.extend([Action::Crash(n, false), Action::Crash(n, true)]);
+            let torn: &[u8] = if allow.disk { TORN } else { &[] };
+            out.extend([Left::Nothing, Left::All].map(|left| Action::Crash(n, left)));
+            out.extend(
+                torn.iter()
+                    .map(|blocks| Action::Crash(n, Left::Torn(*blocks))),
+            );
         }
         if faulty && allow.cut.contains(&n) && !node.cut {
             out.push(Action::Cut(n));
@@ -136,8 +143,13 @@ impl World {
         if source.failed && !source.stopped {
             out.push(Action::Reopen(n, p));
         }
-        if allow.consume && self.at_frontier(n, p).is_some() {
-            out.push(Action::Consume(n, p));
+        if allow.consume {
+            if self.deliverable(n, p) {
+                out.push(Action::Deliver(n, p));
+            }
+            for (at, _) in self.held.iter().enumerate().filter(|(_, held)| held.p == p) {
+                out.extend([Action::AckLease(n, at), Action::Nack(n, at)]);
+            }
         }
         if allow.retain && source.side.may_consume() && source.side.session().is_none() {
             let copy = node.parts[p].copies.get(&source.side.copy().epoch);
@@ -145,21 +157,6 @@ impl World {
                 out.push(Action::Retain(n, p));
             }
         }
-    }
-
-    /// Whether the first record of the WAL could be taken by its owner.
-    fn dispatchable(&self, n: usize) -> bool {
-        let Some(first) = self.nodes[n].wal.first() else {
-            return false;
-        };
-        let Some(view) = self.view_of(n, first.p) else {
-            return self.view(first.p).is_none();
-        };
-        let owner = self.index_of(&view.owner);
-        let source = self.nodes[owner].parts[first.p].source.as_ref();
-        self.reach(n, owner)
-            && self.may_append(owner, first.p)
-            && source.is_some_and(|s| s.in_flight.is_empty() && s.side.copy().epoch == view.epoch)
     }
 
     fn worker_actions(&self, n: usize, p: usize, out: &mut Vec<Action>) {

@@ -78,9 +78,11 @@ impl World {
             for p in 0..self.keys.len() {
                 self.fair_part(n, p);
             }
-            let waiting = self.nodes[n].wal.len();
+            let waiting = 2 * self.nodes[n].wal.len() + 2;
             for _ in 0..waiting {
-                self.step(Action::Dispatch(n, How::Ok));
+                if self.dispatchable(n) || self.pause_of_dispatch(n) {
+                    self.step(Action::Dispatch(n, How::Ok));
+                }
             }
         }
         if self.plan_wanted() {

@@ -4,13 +4,15 @@
 //! before a barrier; heartbeats and deaths are decided by the real leader's clocks.
 
 use super::{Ghost, Node, Part, Source, Version, World};
-use crate::action::{How, Span};
+use crate::action::{How, Left, Span};
+use crate::bytes;
 use crate::hash::Hash128;
 use crate::mutation::Mutation;
 use crate::setup::Setup;
 use narad_core::defaults::{FREEZE_TTL_MS, MOVE_LEASE_MS};
+use narad_core::dispatch::{Dispatch, DispatchInput};
 use narad_core::ids::{
-    Epoch, MonoMs, NodeId, NodeIncarnation, RaftIndex, RaftTerm, TopicName, WalSeq,
+    Epoch, MonoMs, NodeId, NodeIncarnation, PartitionKey, RaftIndex, RaftTerm, TopicName, WalSeq,
 };
 use narad_core::liveness::{BeatId, Liveness, LivenessEffect, LivenessInput, ProposalEnd, Timings};
 use narad_core::meta::{Command, MemberStatus, MetaState, Reply, TopicSettings};
@@ -30,12 +32,16 @@ impl World {
         let nodes = (0..setup.nodes).map(|n| Arc::new(new_node(n))).collect();
         let mut world = Self {
             now: MonoMs(1_000_000),
-            versions: vec![Arc::new(Version { state, digest })],
+            versions: vec![Arc::new(Version {
+                state: Arc::new(state),
+                digest,
+            })],
             last_command: None,
             pool: Vec::new(),
             calls: Vec::new(),
             nodes,
             keys: Vec::new(),
+            held: Vec::new(),
             leader: setup.leader,
             term: 1,
             ghost: Arc::new(Ghost {
@@ -160,6 +166,7 @@ impl World {
         }
         // Every partition has been told before the lease counts.
         self.node(n).lease.applied(index);
+        self.feed_dispatch(n, DispatchInput::Applied(version.state.clone()));
     }
 
     /// A started node registers, confirms by a barrier and opens what it owns.
@@ -172,15 +179,16 @@ impl World {
         self.catch_up(n);
     }
 
-    pub(crate) fn crash(&mut self, n: usize, keep: bool) {
+    pub(crate) fn crash(&mut self, n: usize, left: Left) {
         let most = self.setup.segment;
+        let keep = left == Left::All;
         for p in 0..self.keys.len() {
+            let key = self.keys[p];
             let part = self.part(n, p);
             if let Some(source) = part.source.take() {
-                crashed(part, &source, keep, most);
+                crashed(key, part, &source, left, most);
             }
             part.worker = None;
-            part.owner_dead = None;
             part.salvaged.clear();
             part.again = None;
             part.rejected = false;
@@ -197,15 +205,24 @@ impl World {
         node.life = life;
         node.leads = false;
         node.lease = MoveLease::new();
+        node.dispatches.clear();
+        let undone = std::mem::take(&mut node.wal_done);
+        if !keep {
+            // What was delivered last is there again; its owner recognises it.
+            node.wal.extend(undone);
+            node.wal.sort_by_key(|entry| entry.seq);
+        }
         node.liveness = Liveness::new(Timings::default());
     }
 
     pub(crate) fn restart(&mut self, n: usize) {
         let unmarked = self.off(Mutation::R3);
         let applied = self.nodes[n].applied;
+        let state = self.state_of(n).state.clone();
         let node = self.node(n);
         node.up = true;
         node.lease.applied(applied);
+        node.dispatch = Dispatch::new(state);
         for part in &mut node.parts {
             part.found = part.copies.values().any(|copy| copy.mark.is_some());
             if unmarked {
@@ -215,6 +232,7 @@ impl World {
                 }
             }
         }
+        self.feed_dispatch(n, DispatchInput::Tick);
         if self.setup.deaths {
             let version = self.state_of(n).clone();
             self.feed_liveness(n, LivenessInput::Applied(&version.state));
@@ -422,20 +440,37 @@ fn new_node(n: usize) -> Node {
         leads: false,
         parts: Vec::new(),
         wal: Vec::new(),
+        wal_done: Vec::new(),
         wal_next: WalSeq(1),
+        dispatch: Dispatch::new(Arc::new(MetaState::default())),
+        dispatches: Vec::new(),
+        dispatch_now: MonoMs(0),
     }
 }
 
-/// What was in flight is in the file or not, and nobody was told.
-fn crashed(part: &mut Part, source: &Source, keep: bool, most: u64) {
+/// What was in flight is in the file or not, whole or torn, and nobody was told. What is there after
+/// the next start is what the storage's own recovery makes of the bytes.
+fn crashed(key: PartitionKey, part: &mut Part, source: &Source, left: Left, most: u64) {
     let epoch = source.side.copy().epoch;
     let Some(copy) = part.copies.get_mut(&epoch) else {
         return;
     };
-    if keep {
-        for record in source.in_flight.iter().skip(source.written) {
-            copy.segments.push(copy.start, *record, most);
+    let unsynced = &source.in_flight[source.written..];
+    match left {
+        Left::Nothing => {}
+        Left::All => {
+            for record in unsynced {
+                copy.segments.push(copy.start, *record, most);
+            }
+            copy.frontier = source.leases.frontier().0;
         }
-        copy.frontier = source.frontier;
+        Left::Torn(blocks) => {
+            let found = bytes::recovered(key, copy, unsynced, blocks);
+            match copy.segments.0.last_mut() {
+                Some((_, records)) => *records = found,
+                None if found.is_empty() => {}
+                None => copy.segments.0.push((copy.start, found)),
+            }
+        }
     }
 }

@@ -73,12 +73,15 @@ impl World {
 
     /// Puts a command into the log and applies it.
     pub(crate) fn commit(&mut self, command: &Command) -> Reply {
-        let before = self.last().clone();
-        let mut state = before.clone();
+        let before = self.versions.last().expect("never empty").state.clone();
+        let mut state = MetaState::clone(&before);
         let index = RaftIndex(state.applied.0 + 1);
         let reply = self.apply(&mut state, index, command);
         let digest = Hash128::of(&state);
-        self.versions.push(Arc::new(Version { state, digest }));
+        self.versions.push(Arc::new(Version {
+            state: Arc::new(state),
+            digest,
+        }));
         self.last_command = Some(command.clone());
         self.committed(&before, command, &reply);
         reply

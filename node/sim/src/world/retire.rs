@@ -58,9 +58,7 @@ impl World {
         let copy = &self.nodes[n].parts[p].copies[&epoch];
         let records: Vec<_> = copy.shown_from(from.max(copy.start)).collect();
         self.check_salvage(p, &records, epoch);
-        for record in records {
-            self.wal_append(n, p, record);
-        }
+        self.wal_append(n, p, &records, false);
         self.part(n, p).salvaged.insert(epoch);
     }
 

@@ -8,7 +8,8 @@ use crate::action::How;
 use crate::mutation::Mutation;
 use narad_core::copies::has_log;
 use narad_core::copy::Manifest;
-use narad_core::ids::{CopyId, Epoch, HandoffId, MonoMs};
+use narad_core::ids::{CopyId, Epoch, HandoffId, MonoMs, Offset};
+use narad_core::leases::LeaseTable;
 use narad_core::meta::{Assignment, Command};
 use narad_core::moves::target::{ProposeOutcome, TargetEffect, TargetInput};
 use narad_core::moves::{SourceEffect, SourceInput, SourcePartition};
@@ -48,11 +49,12 @@ impl World {
         let shown = self.opened_under(&view);
         let copy = self.copy_id(p, epoch);
         let side = SourcePartition::open(me, copy, index, Some(&shown), self.now);
+        let nonce = self.first_nonce();
         let part = self.part(n, p);
         let held = part.copies.get_mut(&epoch).expect("looked at above");
         held.mark = None;
         held.recover();
-        let frontier = held.frontier;
+        let frontier = Offset(held.frontier);
         part.source = Some(Source {
             side,
             in_flight: Vec::new(),
@@ -60,7 +62,7 @@ impl World {
             settling: None,
             stopped: false,
             failed: false,
-            frontier,
+            leases: LeaseTable::new(frontier, nonce),
             marked,
         });
         self.note_shown(n, p);
@@ -219,7 +221,7 @@ impl World {
         let part = &self.nodes[n].parts[p];
         let source = part.source.as_ref()?;
         let copy = part.copies.get(&source.side.copy().epoch)?;
-        Some(copy.manifest(source.frontier, self.off(Mutation::R4)))
+        Some(copy.manifest(source.leases.frontier().0, self.off(Mutation::R4)))
     }
 
     /// Answers whoever waits for this Freeze.

@@ -33,6 +33,9 @@ impl World {
             return;
         }
         for n in 0..self.nodes.len() {
+            if self.pause_of_dispatch(n) {
+                self.wake_dispatch(n);
+            }
             for p in 0..self.keys.len() {
                 for _ in 0..CHAIN_MAX {
                     if !self.nodes[n].up || !self.chain(n, p) {
@@ -74,7 +77,9 @@ impl World {
             Action::SyncFails(n, p) => self.sync_fails(n, p),
             Action::Reopen(n, p) => self.reopen(n, p),
             Action::Mark(n, p, how) => self.mark_opened(n, p, how),
-            Action::Consume(n, p) => self.consume(n, p),
+            Action::Deliver(n, p) => self.deliver(n, p),
+            Action::AckLease(n, at) => self.ack_lease(n, at),
+            Action::Nack(n, at) => self.nack_lease(n, at),
             Action::Retain(n, p) => self.retain(n, p),
             Action::Apply(n) => self.apply_next(n),
             Action::Confirm(n) => self.confirm(n),
@@ -112,7 +117,7 @@ impl World {
                 self.commands = self.commands.saturating_sub(1);
                 self.create_topic();
             }
-            Action::Crash(n, keep) => self.crash(n, keep),
+            Action::Crash(n, left) => self.crash(n, left),
             Action::Restart(n) => self.restart(n),
             Action::Cut(n) => self.node(n).cut = true,
             Action::Mute(n) => self.node(n).mute = true,
@@ -164,7 +169,9 @@ pub(super) fn cost(action: Action) -> u8 {
         | Action::Ack(..)
         | Action::Written(..)
         | Action::Reopen(..)
-        | Action::Consume(..)
+        | Action::Deliver(..)
+        | Action::AckLease(..)
+        | Action::Nack(..)
         | Action::Retain(..)
         | Action::Apply(_)
         | Action::Confirm(_)

@@ -8,11 +8,10 @@ use crate::action::How;
 use crate::mutation::Mutation;
 use narad_core::defaults::FORCE_PROMOTE_AFTER_MS;
 use narad_core::ids::Offset;
-use narad_core::meta::MemberStatus;
 use narad_core::moves::target::{
     Confirmed, MovePhase, OwnerLife, ProposeOutcome, TargetEffect, TargetInput, TargetMove,
 };
-use narad_core::moves::{FoundInstalled, MoveOutcome};
+use narad_core::moves::{FoundInstalled, MoveOutcome, OwnerWatch};
 
 impl World {
     /// Tells the worker what is applied, or starts the one that is wanted.
@@ -54,6 +53,7 @@ impl World {
         part.found = false;
         part.worker = Some(Worker {
             machine,
+            watch: OwnerWatch::new(FORCE_PROMOTE_AFTER_MS),
             pending: None,
             interrupted: false,
             asked: false,
@@ -64,34 +64,13 @@ impl World {
 
     /// What this node's clock says of the owner's death.
     pub(crate) fn watch_owner(&mut self, n: usize, p: usize) {
-        if self.nodes[n].parts[p].worker.is_none() {
-            self.part(n, p).owner_dead = None;
+        let (key, now) = (self.keys[p], self.now);
+        let version = self.state_of(n).clone();
+        let Some(worker) = &mut self.part(n, p).worker else {
             return;
-        }
-        let state = &self.state_of(n).state;
-        let dead = state
-            .assignment(self.keys[p])
-            .and_then(|a| state.members.get(&a.owner))
-            .filter(|member| member.status == MemberStatus::Dead)
-            .map(|member| member.deaths);
-        let now = self.now;
-        match (dead, self.nodes[n].parts[p].owner_dead) {
-            (None, None) => {}
-            (None, Some(_)) => {
-                self.part(n, p).owner_dead = None;
-                self.feed_worker(n, p, TargetInput::OwnerAlive);
-            }
-            (Some(deaths), Some((seen, since))) if seen == deaths => {
-                if now.since(since) >= FORCE_PROMOTE_AFTER_MS {
-                    self.feed_worker(n, p, TargetInput::OwnerDeadLongEnough { deaths });
-                }
-            }
-            (Some(deaths), known) => {
-                self.part(n, p).owner_dead = Some((deaths, now));
-                if known.is_some() {
-                    self.feed_worker(n, p, TargetInput::OwnerAlive);
-                }
-            }
+        };
+        if let Some(input) = worker.watch.look(key, &version.state, now) {
+            self.feed_worker(n, p, input);
         }
     }
 
@@ -117,7 +96,6 @@ impl World {
         let keep_told = outcome == MoveOutcome::Stopped || self.off(Mutation::R12);
         let part = self.part(n, p);
         part.worker = None;
-        part.owner_dead = None;
         if !keep_told {
             part.told = None;
         }
