@@ -18,9 +18,10 @@ interface Node {
 
   consume @2 (topic :Text, maxRecords :UInt32 = 100, maxBytes :UInt32 = 1048576, waitMs :UInt32 = 0,
               visibilityMs :UInt32 = 0, localOnly :Bool = false)
-      -> (records :List(Delivery), error :Common.Error);
+      -> (records :List(Delivery), error :Common.Error, receipt :Receipt);
   # Leases up to maxRecords. waitMs > 0 parks until something is there (at most 60000). visibilityMs
-  # 0: the topic's setting. localOnly: only partitions that this node owns.
+  # 0: the topic's setting. localOnly: only partitions that this node owns. receipt: see there; null
+  # when nothing was leased.
 
   ack @3 (topic :Text, leases :List(Lease), localOnly :Bool = false)
       -> (results :List(LeaseResult), error :Common.Error);
@@ -33,10 +34,12 @@ interface Node {
       -> (results :List(LeaseResult), error :Common.Error);
 
   replay @6 (topic :Text, partition :UInt32, from :UInt64, to :UInt64 = 0xffffffffffffffff,
-             maxRecords :UInt32 = 1000, maxBytes :UInt32 = 1048576, localOnly :Bool = false)
+             maxRecords :UInt32 = 1000, maxBytes :UInt32 = 1048576, localOnly :Bool = false,
+             fromTimeMs :UInt64 = 0)
       -> (records :List(Replayed), next :UInt64, start :UInt64, hwm :UInt64, skipped :UInt64,
           error :Common.Error);
   # Reads without leases. `next` is where the next call goes on; done when next >= min(to, hwm).
+  # fromTimeMs > 0: begins at the first record whose time is that or later, if that is behind `from`.
 
   createTopic @7 (name :Text, partitions :UInt32, parent :Text, settings :TopicSettings)
       -> (topic :Topic, error :Common.Error);
@@ -61,6 +64,17 @@ interface Node {
 
   peer @19 (node :Text, incarnation :UInt64) -> (peer :Peer.Peer, error :Common.Error);
   # The interface between nodes.
+
+  alterTopic @20 (name :Text, settings :TopicSettings, change :List(Setting))
+      -> (topic :Topic, error :Common.Error);
+  # Changes the named settings of a living topic to the values in `settings` (0 or empty: the
+  # default, or none) and leaves the others. All at once; in force on every node within moments.
+}
+
+interface Receipt {
+  # Proof that the answer of a consume call arrived. A client has nothing to do: the capability is
+  # released with the answer that brought it. When the connection ends before that, nobody has the
+  # records, and the node gives their leases back at once.
 }
 
 struct NodeInfo {
@@ -116,6 +130,20 @@ struct TopicSettings {
   maxRecordBytes @3 :UInt32;     # 0: default
   maxDeliveries @4 :UInt32;      # 0: no limit
   deadLetter @5 :Text;           # empty: none
+  maxLeases @6 :UInt32;          # records of a partition that are out at a time; 0: default
+  maxAckedAhead @7 :UInt32;      # records of a partition acked out of order; 0: default
+}
+
+enum Setting {
+  # Names of the fields of TopicSettings, for alterTopic.
+  visibilityMs @0;
+  retentionMs @1;
+  retentionBytes @2;
+  maxRecordBytes @3;
+  maxDeliveries @4;
+  deadLetter @5;
+  maxLeases @6;
+  maxAckedAhead @7;
 }
 
 struct Topic {

@@ -33,6 +33,7 @@ pub async fn all(load: &Load, servers: &Servers, partitions: u32) -> Result<Repl
             let ask = ReplayRequest {
                 partition: PartitionIndex(partition),
                 from: at,
+                from_time: narad_core::ids::WallMs(0),
                 to: Offset(u64::MAX),
                 max_records: RECORDS,
                 max_bytes: u32::try_from(READ_MAX_BYTES).expect("the limit fits"),

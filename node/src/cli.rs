@@ -18,6 +18,7 @@ pub mod produce;
 pub mod replay;
 pub mod topic;
 pub mod units;
+pub mod when;
 
 use args::{Cli, Command, GlobalArgs};
 use clap::{CommandFactory, Parser};

@@ -7,7 +7,7 @@
 use narad_core::copy::{Manifest, SegmentState};
 use narad_core::ids::{
     CopyId, Epoch, HandoffId, MoveId, NodeId, NodeIncarnation, Nonce, Offset, PartitionIndex,
-    PartitionKey, RaftIndex, RaftTerm, TopicId, TopicName, WalId, WalSeq,
+    PartitionKey, RaftIndex, RaftTerm, TopicId, TopicName, WalId, WalSeq, WallMs,
 };
 use narad_core::meta::{Command, Reply};
 use narad_storage::Record;
@@ -215,6 +215,25 @@ pub enum Settle {
         /// From now, in ms.
         visibility_ms: u64,
     },
+    /// They never reached their consumer: due again at once, and not counted as delivered.
+    Undeliver,
+}
+
+/// What a replay reads.
+#[derive(Clone, Copy, Debug)]
+pub struct ReplayRange {
+    /// The partition.
+    pub partition: PartitionIndex,
+    /// From this offset.
+    pub from: Offset,
+    /// From the first record of this time or later, if that is behind `from`; 0: no matter when.
+    pub from_time: WallMs,
+    /// Below this offset.
+    pub to: Offset,
+    /// Most records.
+    pub max_records: usize,
+    /// Most bytes.
+    pub max_bytes: usize,
 }
 
 /// One record on its way to a consumer.
@@ -394,14 +413,8 @@ pub enum ShardRequest {
     Replay {
         /// The partition.
         key: PartitionKey,
-        /// From this offset.
-        from: Offset,
-        /// Below this offset.
-        to: Offset,
-        /// Most records.
-        max_records: usize,
-        /// Most bytes.
-        max_bytes: usize,
+        /// Which records.
+        range: ReplayRange,
         /// The batch.
         answer: Answer<Result<ReplayBatch, WireFault>>,
     },

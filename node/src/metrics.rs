@@ -28,6 +28,24 @@ pub struct ProduceLabel {
     pub outcome: ProduceOutcome,
 }
 
+/// What a consume call was answered with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, EncodeLabelValue)]
+pub enum ConsumeOutcome {
+    /// Records.
+    Delivered,
+    /// Nothing: none came in the time it was to wait.
+    Empty,
+    /// An error.
+    Refused,
+}
+
+/// Label of [`ConsumeOutcome`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub struct ConsumeLabel {
+    /// What it was answered with.
+    pub outcome: ConsumeOutcome,
+}
+
 /// How a move ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, EncodeLabelValue)]
 pub enum MoveOutcome {
@@ -103,19 +121,27 @@ pub struct Metrics {
     pub rerouted_records: Counter,
     /// Records delivered to consumers.
     pub delivered_records: Counter,
+    /// Time until a consume call is answered.
+    pub consume_seconds: Family<ConsumeLabel, Histogram>,
+    /// Records given back because they did not reach their consumer.
+    pub returned_records: Counter,
     /// Records acked.
     pub acked_records: Counter,
+    /// Age of a record when it is delivered again.
+    pub redelivery_age_seconds: Histogram,
     /// Deliveries of a record after the first.
     pub redelivered_records: Counter,
     /// Records passed over because their bytes are corrupt.
     pub skipped_records: Counter,
     /// Records dispatched to an owner.
     pub dispatched_records: Counter,
+    /// Time from accepting a batch's oldest record until its owner has the batch.
+    pub dispatch_lag_seconds: Histogram,
     /// Records waiting in this node's ingress WALs.
     pub undispatched_records: Gauge,
     /// Group commits.
     pub commits: Counter,
-    /// Time of a write and its sync.
+    /// Time until an append is durable.
     pub commit_seconds: Histogram,
     /// Partitions that this node owns, as applied here.
     pub owned_partitions: Gauge,
@@ -187,10 +213,14 @@ impl Metrics {
             produce_seconds: durations(),
             rerouted_records: Counter::default(),
             delivered_records: Counter::default(),
+            consume_seconds: Family::new_with_constructor(durations),
+            returned_records: Counter::default(),
             acked_records: Counter::default(),
+            redelivery_age_seconds: long_durations(),
             redelivered_records: Counter::default(),
             skipped_records: Counter::default(),
             dispatched_records: Counter::default(),
+            dispatch_lag_seconds: long_durations(),
             undispatched_records: Gauge::default(),
             commits: Counter::default(),
             commit_seconds: durations(),
@@ -251,7 +281,24 @@ impl Metrics {
             "Records delivered to consumers",
             self.delivered_records.clone(),
         );
+        r.register_with_unit(
+            "consume",
+            "Time until a consume call is answered, its wait for records included",
+            Unit::Seconds,
+            self.consume_seconds.clone(),
+        );
+        r.register(
+            "returned_records",
+            "Records given back because they did not reach their consumer",
+            self.returned_records.clone(),
+        );
         r.register("acked_records", "Records acked", self.acked_records.clone());
+        r.register_with_unit(
+            "redelivery_age",
+            "Age of a record, by its time, when it is delivered again",
+            Unit::Seconds,
+            self.redelivery_age_seconds.clone(),
+        );
         r.register(
             "redelivered_records",
             "Deliveries of a record after the first",
@@ -267,6 +314,12 @@ impl Metrics {
             "Records dispatched from the ingress WALs to their owners",
             self.dispatched_records.clone(),
         );
+        r.register_with_unit(
+            "dispatch_lag",
+            "Time from accepting a dispatched batch's oldest record until its owner has it",
+            Unit::Seconds,
+            self.dispatch_lag_seconds.clone(),
+        );
         r.register(
             "undispatched_records",
             "Records waiting in the ingress WALs",
@@ -275,7 +328,7 @@ impl Metrics {
         r.register("commits", "Group commits", self.commits.clone());
         r.register_with_unit(
             "commit",
-            "Time of a group commit's write and sync",
+            "Time until an append is durable: its wait for the group commit, the write and the sync",
             Unit::Seconds,
             self.commit_seconds.clone(),
         );

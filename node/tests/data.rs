@@ -59,6 +59,7 @@ fn what_is_produced_is_consumed_once_acked_and_replayed() {
                         ReplayRequest {
                             partition,
                             from,
+                            from_time: narad_core::ids::WallMs(0),
                             to: Offset(u64::MAX),
                             max_records: 7,
                             max_bytes: 1 << 20,

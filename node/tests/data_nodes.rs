@@ -66,6 +66,7 @@ fn any_node_takes_any_record_and_any_node_delivers_it() {
                     ReplayRequest {
                         partition: PartitionIndex(partition),
                         from: Offset(0),
+                        from_time: narad_core::ids::WallMs(0),
                         to: Offset(u64::MAX),
                         max_records: 100,
                         max_bytes: 1 << 20,

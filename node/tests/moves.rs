@@ -96,6 +96,7 @@ async fn content(client: &Client, partition: u32) -> Option<Vec<String>> {
         let request = ReplayRequest {
             partition: PartitionIndex(partition),
             from,
+            from_time: narad_core::ids::WallMs(0),
             to: Offset(u64::MAX),
             max_records: 2_000,
             max_bytes: 2 << 20,

@@ -12,8 +12,8 @@ mod view;
 pub use fault::{check, read_fault, write_fault};
 pub use partition::{
     CopyManifest, list_len, read_copy_manifest, read_manifest, read_partition_key, read_segment,
-    read_settings, settings_from_view, settings_to_view, text, write_copy_manifest, write_manifest,
-    write_partition_key, write_segment, write_settings,
+    read_settings, setting_from_wire, setting_to_wire, settings_from_view, settings_to_view, text,
+    write_copy_manifest, write_manifest, write_partition_key, write_segment, write_settings,
 };
 pub use record::{
     Record, RecordRef, read_record, read_records, record_ref, records_bytes, write_record,

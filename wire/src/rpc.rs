@@ -7,8 +7,10 @@
 //! Cancellation: dropping the future of a call cancels the handler at the server at an unknown
 //! point. Handlers whose work must not be cut in half run it in a task of their own.
 
+mod ended;
 mod link;
 
+pub use ended::Ended;
 pub use link::{Link, reader_options, serve_over};
 
 use crate::error::WireError;
@@ -56,18 +58,20 @@ pub async fn connect(addr: &str, deadline: Duration) -> Result<node::Client, Wir
 }
 
 /// Serves one accepted glommio connection until the peer goes away or the future is dropped, which
-/// cuts the connection. Ok when the peer closed it.
+/// cuts the connection. Ok when the peer closed it. `ended` is set before anything that the peer held
+/// is dropped because of the end.
 ///
 /// # Errors
 /// [`WireError`] when the connection broke or the peer broke the protocol; nothing to do but log.
 pub async fn serve(
     stream: glommio::net::TcpStream,
     bootstrap: node::Client,
+    ended: Ended,
 ) -> Result<(), WireError> {
     tune(&stream).map_err(|error| WireError::Disconnected {
         message: error.to_string(),
     })?;
-    serve_over(stream, bootstrap).await
+    serve_over(stream, bootstrap, ended).await
 }
 
 /// [`within`] on the glommio executor of this thread.

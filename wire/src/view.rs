@@ -39,6 +39,12 @@ pub struct TopicSettingsView {
     pub max_deliveries: u32,
     /// The dead-letter topic; empty: none.
     pub dead_letter: String,
+    /// Records of a partition that are out at a time; 0: default.
+    #[serde(default)]
+    pub max_leases: u32,
+    /// Records of a partition acked out of order; 0: default.
+    #[serde(default)]
+    pub max_acked_ahead: u32,
 }
 
 /// One partition of a topic.

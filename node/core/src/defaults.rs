@@ -28,6 +28,8 @@ pub const VISIBILITY_MS: u64 = 30_000;
 pub const LEASES_MAX: usize = 1_024;
 /// Records acked above the frontier, a partition.
 pub const ACKED_AHEAD_MAX: usize = 1_024;
+/// Most that a topic may set for either of the two: what one partition's lease table may cost in memory.
+pub const LEASE_BOUND_MAX: u32 = 65_536;
 /// Largest tail at which a move freezes, in bytes; the bound is what B moves in the freeze budget.
 pub const LAG_BOUND_MAX_BYTES: u64 = 4 << 20;
 /// How long a freeze should last, in ms.
@@ -80,6 +82,7 @@ const _: () = {
     assert!(MAX_MOVES_IN <= MAX_IN_FLIGHT_MOVES && MAX_MOVES_OUT <= MAX_IN_FLIGHT_MOVES);
     assert!(FREEZE_BUDGET_MS < FREEZE_TTL_MS && STALL_MS < FREEZE_TTL_MS);
     assert!(VISIBILITY_MS <= VISIBILITY_MAX_MS && RECORD_MAX_BYTES > 0);
+    assert!(LEASES_MAX <= LEASE_BOUND_MAX as usize && ACKED_AHEAD_MAX <= LEASE_BOUND_MAX as usize);
     assert!(PARTITIONS_MAX as usize <= ALL_PARTITIONS_MAX);
     assert!(STALL_PERCENT < 100 && PASSES_MAX > 0);
 };

@@ -5,7 +5,8 @@
 //! none is lost; a record has at most one lease at a time, and a nonce is never used twice; memory
 //! is bounded: at most [`LEASES_MAX`] records are out, and nothing fresh goes out while
 //! [`ACKED_AHEAD_MAX`] records are acked above the frontier (leases that are out then may still be
-//! acked, so at most the sum of both is remembered).
+//! acked, so at most the sum of both is remembered). A topic may set other bounds
+//! ([`LeaseTable::set_bounds`]).
 //!
 //! Reading a record takes time, so delivery has two steps: [`LeaseTable::take`] reserves offsets,
 //! and each is then granted, given back or skipped. Whoever takes must do one of these for every
@@ -86,6 +87,8 @@ pub struct LeaseTable {
     /// Done above the frontier: start to end, apart from each other.
     done: BTreeMap<Offset, Offset>,
     acked_ahead: u64,
+    max_out: usize,
+    max_acked_ahead: u64,
 }
 
 impl LeaseTable {
@@ -101,7 +104,16 @@ impl LeaseTable {
             due: BTreeSet::new(),
             done: BTreeMap::new(),
             acked_ahead: 0,
+            max_out: LEASES_MAX,
+            max_acked_ahead: ACKED_AHEAD_MAX as u64,
         }
+    }
+
+    /// Other bounds from now on. Lower ones take nothing back: what is out stays out, and nothing
+    /// fresh follows until there is room.
+    pub fn set_bounds(&mut self, max_leases: u32, max_acked_ahead: u32) {
+        self.max_out = usize::try_from(max_leases).unwrap_or(usize::MAX);
+        self.max_acked_ahead = u64::from(max_acked_ahead);
     }
 
     /// Everything below is acked or skipped.
@@ -329,10 +341,10 @@ impl LeaseTable {
 
     /// How many fresh records may go out now.
     fn fresh_room(&self, hwm: Offset) -> u64 {
-        if self.acked_ahead >= ACKED_AHEAD_MAX as u64 {
+        if self.acked_ahead >= self.max_acked_ahead {
             return 0;
         }
-        let room = LEASES_MAX.saturating_sub(self.out.len()) as u64;
+        let room = self.max_out.saturating_sub(self.out.len()) as u64;
         room.min(hwm.0.saturating_sub(self.fresh.0))
     }
 

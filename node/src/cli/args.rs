@@ -4,6 +4,7 @@
 //! are only added to. Nothing here talks to a node.
 
 use super::units::{parse_rate, parse_size};
+use super::when::parse_time;
 use crate::config::ServeArgs;
 use clap::{Args, Parser, Subcommand};
 use std::path::PathBuf;
@@ -89,6 +90,9 @@ pub enum TopicCommand {
         /// The topic
         name: String,
     },
+    /// Change settings of a topic while it is used; what is not named stays
+    #[command(visible_alias = "set")]
+    Alter(TopicAlterArgs),
     /// Delete a topic and all its records
     Delete {
         /// The topic
@@ -107,6 +111,24 @@ pub struct TopicCreateArgs {
     /// Topic that feeds this one
     #[arg(long, value_name = "TOPIC")]
     pub parent: Option<String>,
+    /// Its settings
+    #[command(flatten)]
+    pub settings: TopicSettingArgs,
+}
+
+/// `narad topic alter`.
+#[derive(Debug, Args)]
+pub struct TopicAlterArgs {
+    /// The topic
+    pub name: String,
+    /// Its settings
+    #[command(flatten)]
+    pub settings: TopicSettingArgs,
+}
+
+/// Settings of a topic; 0 or none takes one back to its default.
+#[derive(Debug, Args)]
+pub struct TopicSettingArgs {
     /// How long a delivered record stays invisible, in ms (default: 30000)
     #[arg(long, value_name = "MS")]
     pub visibility_ms: Option<u64>,
@@ -122,9 +144,15 @@ pub struct TopicCreateArgs {
     /// Deliveries after which a record goes to the dead-letter topic (default: no limit)
     #[arg(long, value_name = "N")]
     pub max_deliveries: Option<u32>,
-    /// The dead-letter topic
-    #[arg(long, value_name = "TOPIC", requires = "max_deliveries")]
+    /// The dead-letter topic; "" for none
+    #[arg(long, value_name = "TOPIC")]
     pub dead_letter: Option<String>,
+    /// Records of a partition that are out at a time (default: 1024)
+    #[arg(long, value_name = "N")]
+    pub max_leases: Option<u32>,
+    /// Records of a partition acked out of order before nothing fresh follows (default: 1024)
+    #[arg(long, value_name = "N")]
+    pub max_acked_ahead: Option<u32>,
 }
 
 /// `narad produce`.
@@ -180,8 +208,11 @@ pub struct ReplayArgs {
     #[arg(long, value_name = "P")]
     pub partition: u32,
     /// First offset
-    #[arg(long, value_name = "N")]
-    pub from: u64,
+    #[arg(long, value_name = "N", required_unless_present = "from_time")]
+    pub from: Option<u64>,
+    /// First record time: as 2026-11-29T14:30:00Z, as ms since 1970, or as an age like 15m or 2h
+    #[arg(long, value_name = "TIME", value_parser = parse_time)]
+    pub from_time: Option<u64>,
     /// Offset before which to stop (default: the end as it is when reached)
     #[arg(long, value_name = "M")]
     pub to: Option<u64>,

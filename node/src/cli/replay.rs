@@ -9,7 +9,7 @@ use super::error::{CliError, CliResult};
 use super::interrupt::Interrupt;
 use super::output::{Out, bytes_for_json};
 use super::units;
-use narad_core::ids::{Offset, PartitionIndex};
+use narad_core::ids::{Offset, PartitionIndex, WallMs};
 use narad_wire::client::Record;
 use narad_wire::client::calls::ReplayRequest;
 use narad_wire::limits::READ_MAX_BYTES;
@@ -23,7 +23,7 @@ const BATCH_RECORDS: u32 = 10_000;
 /// # Errors
 /// [`CliError`] of wrong usage.
 pub fn check(args: &ReplayArgs) -> CliResult {
-    if args.to.is_some_and(|to| to < args.from) {
+    if args.to.is_some_and(|to| Some(to) < args.from) {
         return Err(CliError::usage(
             "--to lies before --from",
             "offsets count upwards",
@@ -39,12 +39,14 @@ pub fn check(args: &ReplayArgs) -> CliResult {
 pub async fn run(session: &Session, args: ReplayArgs, interrupt: &mut Interrupt) -> CliResult {
     let mut out = Out::new();
     let to = args.to.unwrap_or(u64::MAX);
-    let (mut at, mut printed, mut skipped) = (args.from, 0_u64, 0_u64);
+    let (mut at, mut printed, mut skipped) = (args.from.unwrap_or(0), 0_u64, 0_u64);
+    let mut from_time = WallMs(args.from_time.unwrap_or(0));
     while at < to {
         let max_bytes = u32::try_from(READ_MAX_BYTES).expect("the limit fits");
         let ask = ReplayRequest {
             partition: PartitionIndex(args.partition),
             from: Offset(at),
+            from_time,
             to: Offset(to),
             max_records: BATCH_RECORDS,
             max_bytes,
@@ -54,6 +56,7 @@ pub async fn run(session: &Session, args: ReplayArgs, interrupt: &mut Interrupt)
             break;
         };
         let batch = batch?;
+        from_time = WallMs(0);
         if at < batch.start.0 {
             let before = batch.start.0.min(to);
             eprintln!(

@@ -1,12 +1,13 @@
-//! `narad topic`: create, list, describe, delete.
+//! `narad topic`: create, list, describe, alter, delete.
 //!
 //! What this file keeps true: figures that no owner could tell are shown as unknown, not as zero.
 
-use super::args::{TopicCommand, TopicCreateArgs};
+use super::args::{TopicAlterArgs, TopicCommand, TopicCreateArgs, TopicSettingArgs};
 use super::connect::Session;
 use super::error::{CliError, CliResult};
 use super::output::{Out, render, table};
 use super::units;
+use narad_core::meta::Setting;
 use narad_wire::client::{PartitionView, TopicSettingsView, TopicView};
 use serde_json::json;
 use std::collections::BTreeMap;
@@ -28,6 +29,7 @@ pub async fn run(session: &Session, command: TopicCommand) -> CliResult {
                 describe(&topic, &mut out)?;
             }
         }
+        TopicCommand::Alter(args) => alter(session, args, &mut out).await?,
         TopicCommand::Delete { name } => {
             session.delete_topic(&name).await?;
             if session.json {
@@ -41,20 +43,7 @@ pub async fn run(session: &Session, command: TopicCommand) -> CliResult {
 }
 
 async fn create(session: &Session, args: TopicCreateArgs, out: &mut Out) -> CliResult {
-    let max_record_bytes = u32::try_from(args.max_record_bytes.unwrap_or(0)).map_err(|_| {
-        CliError::usage(
-            "--max-record-bytes is too large",
-            "records have at most 1MiB",
-        )
-    })?;
-    let settings = TopicSettingsView {
-        visibility_ms: args.visibility_ms.unwrap_or(0),
-        retention_ms: args.retention_ms.unwrap_or(0),
-        retention_bytes: args.retention_bytes.unwrap_or(0),
-        max_record_bytes,
-        max_deliveries: args.max_deliveries.unwrap_or(0),
-        dead_letter: args.dead_letter.unwrap_or_default(),
-    };
+    let (settings, _) = named(args.settings)?;
     let parent = args.parent.as_deref();
     let topic = session
         .create_topic(&args.name, args.partitions, parent, &settings)
@@ -68,6 +57,55 @@ async fn create(session: &Session, args: TopicCreateArgs, out: &mut Out) -> CliR
         topic.partitions.len(),
         spread(&topic)
     ))
+}
+
+async fn alter(session: &Session, args: TopicAlterArgs, out: &mut Out) -> CliResult {
+    let (wanted, change) = named(args.settings)?;
+    if change.is_empty() {
+        return Err(CliError::usage(
+            "nothing to change",
+            "name a setting; narad topic alter --help lists them",
+        ));
+    }
+    let topic = session.alter_topic(&args.name, &wanted, &change).await?;
+    if session.json {
+        return out.json(&topic);
+    }
+    out.line(format_args!("topic {} is changed", topic.name))?;
+    settings(&topic.settings, out)
+}
+
+/// The settings that a person has named, and which these are.
+fn named(args: TopicSettingArgs) -> CliResult<(TopicSettingsView, Vec<Setting>)> {
+    let max_record_bytes = args.max_record_bytes.map(u32::try_from).transpose();
+    let max_record_bytes = max_record_bytes.map_err(|_| {
+        CliError::usage(
+            "--max-record-bytes is too large",
+            "records have at most 1MiB",
+        )
+    })?;
+    let change = [
+        (args.visibility_ms.is_some(), Setting::VisibilityMs),
+        (args.retention_ms.is_some(), Setting::RetentionMs),
+        (args.retention_bytes.is_some(), Setting::RetentionBytes),
+        (max_record_bytes.is_some(), Setting::MaxRecordBytes),
+        (args.max_deliveries.is_some(), Setting::MaxDeliveries),
+        (args.dead_letter.is_some(), Setting::DeadLetter),
+        (args.max_leases.is_some(), Setting::MaxLeases),
+        (args.max_acked_ahead.is_some(), Setting::MaxAckedAhead),
+    ];
+    let change = change.into_iter().filter(|(named, _)| *named);
+    let view = TopicSettingsView {
+        visibility_ms: args.visibility_ms.unwrap_or(0),
+        retention_ms: args.retention_ms.unwrap_or(0),
+        retention_bytes: args.retention_bytes.unwrap_or(0),
+        max_record_bytes: max_record_bytes.unwrap_or(0),
+        max_deliveries: args.max_deliveries.unwrap_or(0),
+        dead_letter: args.dead_letter.unwrap_or_default(),
+        max_leases: args.max_leases.unwrap_or(0),
+        max_acked_ahead: args.max_acked_ahead.unwrap_or(0),
+    };
+    Ok((view, change.map(|(_, setting)| setting).collect()))
 }
 
 /// Partitions by owner, as `n1 4, n2 4`.
@@ -162,6 +200,11 @@ fn settings(settings: &TopicSettingsView, out: &mut Out) -> CliResult {
     let record = u64::from(settings.max_record_bytes);
     let record = or_default(record, units::size(record), "default");
     out.line(format_args!("record max  {record}"))?;
+    out.line(format_args!(
+        "out         {} a partition at a time, {} acked ahead",
+        units::count(settings.max_leases.into()),
+        units::count(settings.max_acked_ahead.into())
+    ))?;
     if settings.max_deliveries > 0 {
         let then = if settings.dead_letter.is_empty() {
             "nowhere"

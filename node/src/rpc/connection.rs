@@ -10,6 +10,7 @@ use crate::shard::shard::Shard;
 use crate::shard::task;
 use glommio::net::TcpListener;
 use narad_schema::client_capnp;
+use narad_wire::rpc::Ended;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -59,9 +60,10 @@ pub(crate) async fn listen(shard: Rc<Shard>, listener: TcpListener) {
         task::spawn("a connection", async move {
             let _permit = permit;
             let _counted = Counted::new(shard.clone());
+            let ended = Ended::default();
             let bootstrap: client_capnp::node::Client =
-                capnp_rpc::new_client(NodeServer::new(shard, Gate::new()));
-            if let Err(error) = narad_wire::rpc::serve(stream, bootstrap).await {
+                capnp_rpc::new_client(NodeServer::new(shard, Gate::new(), ended.clone()));
+            if let Err(error) = narad_wire::rpc::serve(stream, bootstrap, ended).await {
                 tracing::debug!(%error, "a connection ended");
             }
         });

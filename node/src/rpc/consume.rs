@@ -1,10 +1,13 @@
 //! `consume`: local partitions first, then other owners, then parking.
 //!
-//! What this file keeps true: a record that was leased for somebody who is gone, or in a branch
-//! that another one beat, is given back at once; a poll of another node is never cut off while it
-//! may have leased something, its result is taken and given back.
+//! What this file keeps true: from the moment a record is leased until its caller has the answer,
+//! something holds it that gives it back ([`Handed`]): the branch that another one beat, the call
+//! that was dropped, the receipt of the answer; a poll of another node is never cut off while it
+//! may have leased something.
 
-use crate::messages::{Delivered, LeaseRef, Settle, ShardRequest};
+use crate::messages::{Delivered, ShardRequest};
+use crate::metrics::{ConsumeLabel, ConsumeOutcome};
+use crate::rpc::handed::{Handed, Receipt};
 use crate::rpc::node::NodeServer;
 use crate::rpc::reply::{malformed, stopping, text};
 use crate::shard::limits::{PEER_CALL_MS, REMOTE_PARK_MS, REMOTE_POLLS_MAX};
@@ -12,6 +15,7 @@ use crate::shard::lookup::lookup;
 use crate::shard::peers::{self, RemoteConsume, as_wire};
 use crate::shard::shard::Shard;
 use crate::shard::task;
+use futures::future::Either;
 use futures::stream::{FuturesUnordered, StreamExt};
 use narad_core::ids::TopicId;
 use narad_core::meta::{Member, MemberStatus};
@@ -19,16 +23,40 @@ use narad_schema::client_capnp::node;
 use narad_wire::convert::{list_len, write_record};
 use narad_wire::error::WireFault;
 use narad_wire::limits::{BATCH_MAX_RECORDS, READ_MAX_BYTES, WAIT_MAX_MS};
+use narad_wire::rpc::Ended;
 use std::collections::BTreeSet;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
 
-/// What was leased, and of which incarnation of the topic.
+/// What was leased, of which incarnation of the topic, and what gives it back.
 pub(crate) struct Got {
     topic: TopicId,
     records: Vec<Delivered>,
+    handed: Handed,
+}
+
+impl Got {
+    fn nothing(shard: &Rc<Shard>, topic: TopicId) -> Self {
+        Self {
+            topic,
+            records: Vec::new(),
+            handed: Handed::new(shard, topic),
+        }
+    }
+
+    fn join(&mut self, other: Self) {
+        self.records.extend(other.records);
+        self.handed.join(other.handed);
+    }
+
+    fn bytes(&self) -> usize {
+        let sizes = self.records.iter();
+        sizes
+            .map(|one| crate::shard::partition::record_bytes(&one.record))
+            .sum()
+    }
 }
 
 #[derive(Clone)]
@@ -75,10 +103,19 @@ impl Branch {
         })
     }
 
-    async fn wait(mut self) -> Result<Vec<Delivered>, WireFault> {
+    async fn wait(mut self) -> Result<Got, WireFault> {
         match (&mut self.receiver).await {
-            Ok(result) => result,
+            Ok(Ok(records)) => Ok(self.got(records)),
+            Ok(Err(fault)) => Err(fault),
             Err(_) => Err(crate::shard::faults::shutting_down()),
+        }
+    }
+
+    fn got(&self, records: Vec<Delivered>) -> Got {
+        Got {
+            topic: self.topic,
+            handed: Handed::by_shard(&self.shard, self.topic, self.at, &records),
+            records,
         }
     }
 }
@@ -86,24 +123,10 @@ impl Branch {
 impl Drop for Branch {
     fn drop(&mut self) {
         self.receiver.close();
-        let Ok(Ok(records)) = self.receiver.try_recv() else {
-            return;
-        };
-        if records.is_empty() {
-            return;
+        if let Ok(Ok(records)) = self.receiver.try_recv() {
+            // Dropped, and so given back.
+            self.got(records);
         }
-        let leases: Vec<LeaseRef> = records.iter().map(|one| one.lease).collect();
-        let (handle, topic) = (self.shard.ctx.shards[self.at].clone(), self.topic);
-        task::spawn("giving leases back", async move {
-            let _ = handle
-                .ask(|answer| ShardRequest::Settle {
-                    topic,
-                    settle: Settle::Nack { delay_ms: 0 },
-                    leases,
-                    answer,
-                })
-                .await;
-        });
     }
 }
 
@@ -112,24 +135,36 @@ pub(crate) async fn call(
     server: &NodeServer,
     params: &node::ConsumeParams,
 ) -> Result<Got, WireFault> {
+    let began = Instant::now();
+    let answer = lease(server, params).await;
+    let outcome = match &answer {
+        Ok(got) if got.records.is_empty() => ConsumeOutcome::Empty,
+        Ok(_) => ConsumeOutcome::Delivered,
+        Err(_) => ConsumeOutcome::Refused,
+    };
+    let seconds = &server.shard.ctx.metrics.consume_seconds;
+    seconds
+        .get_or_create(&ConsumeLabel { outcome })
+        .observe(began.elapsed().as_secs_f64());
+    answer
+}
+
+async fn lease(server: &NodeServer, params: &node::ConsumeParams) -> Result<Got, WireFault> {
     let permit = server.gate.enter().await?;
     let (mut want, wait_ms, local_only) = read(params)?;
     let shard = &server.shard;
     want.topic = lookup(&shard.ctx, &want.name).await?.id;
     let until = Instant::now() + Duration::from_millis(u64::from(wait_ms));
-    let mut records = local_now(shard, &want).await?;
-    if records.is_empty() && !local_only {
-        records = remote_now(shard, &want).await;
+    let mut got = local_now(shard, &want).await?;
+    if got.records.is_empty() && !local_only {
+        got = remote_now(shard, &want).await;
     }
-    if records.is_empty() && wait_ms > 0 {
+    if got.records.is_empty() && wait_ms > 0 {
         drop(permit);
         let _parked = server.gate.park()?;
-        records = parked(shard, &want, until, local_only).await?;
+        got = parked(shard, &want, until, local_only).await?;
     }
-    Ok(Got {
-        topic: want.topic,
-        records,
-    })
+    Ok(got)
 }
 
 fn read(params: &node::ConsumeParams) -> Result<(Want, u32, bool), WireFault> {
@@ -149,14 +184,14 @@ fn read(params: &node::ConsumeParams) -> Result<(Want, u32, bool), WireFault> {
 }
 
 /// Every shard of this node in turn, each time from another one on.
-async fn local_now(shard: &Rc<Shard>, want: &Want) -> Result<Vec<Delivered>, WireFault> {
+async fn local_now(shard: &Rc<Shard>, want: &Want) -> Result<Got, WireFault> {
     let count = shard.ctx.shards.len();
     let first = shard.next_turn();
-    let mut records = Vec::new();
+    let mut all = Got::nothing(shard, want.topic);
     let (mut bytes, mut fault) = (0usize, None);
     for step in 0..count {
         let mut part = want.clone();
-        part.max_records = want.max_records - records.len();
+        part.max_records = want.max_records - all.records.len();
         part.max_bytes = want.max_bytes.saturating_sub(bytes);
         if part.max_records == 0 || part.max_bytes == 0 {
             break;
@@ -164,18 +199,15 @@ async fn local_now(shard: &Rc<Shard>, want: &Want) -> Result<Vec<Delivered>, Wir
         let at = first.wrapping_add(step) % count;
         match Branch::ask(shard, &part, at, 0).await?.wait().await {
             Ok(got) => {
-                bytes += got
-                    .iter()
-                    .map(|one| crate::shard::partition::record_bytes(&one.record))
-                    .sum::<usize>();
-                records.extend(got);
+                bytes += got.bytes();
+                all.join(got);
             }
             Err(error) => fault = Some(error),
         }
     }
     match fault {
-        Some(fault) if records.is_empty() => Err(fault),
-        _ => Ok(records),
+        Some(fault) if all.records.is_empty() => Err(fault),
+        _ => Ok(all),
     }
 }
 
@@ -210,87 +242,52 @@ fn remote(want: &Want, wait_ms: u32) -> RemoteConsume {
     }
 }
 
-/// A poll of another node. Dropped early, it gives back what has come already; what comes later is
-/// given back by the poll's own task.
+/// A poll of another node, in a task of its own: dropped early, it is left to end, and what it
+/// brings is given back.
 struct Poll {
-    shard: Rc<Shard>,
-    member: Arc<Member>,
-    topic: String,
-    receiver: oneshot::Receiver<Vec<Delivered>>,
+    receiver: oneshot::Receiver<Got>,
+    nothing: Got,
 }
 
 impl Poll {
-    /// Starts it in a task of its own.
     fn start(shard: &Rc<Shard>, member: Arc<Member>, want: &Want, wait_ms: u32) -> Self {
         let (answer, receiver) = oneshot::channel();
-        let poll = Self {
-            shard: shard.clone(),
-            member: member.clone(),
-            topic: want.name.clone(),
-            receiver,
-        };
+        let nothing = Got::nothing(shard, want.topic);
         let (shard, want) = (shard.clone(), want.clone());
         task::spawn("a poll of another node", async move {
             let deadline = Duration::from_millis(u64::from(wait_ms) + PEER_CALL_MS);
             let asked = remote(&want, wait_ms);
-            let records = match peers::consume(&shard.pool, &member, &asked, deadline).await {
-                Ok(records) => records,
+            match peers::consume(&shard.pool, &member, &asked, deadline).await {
+                Ok((records, receipt)) => {
+                    let from = (&member, want.name.as_str());
+                    // Untaken, it is dropped here, and so given back.
+                    let _ = answer.send(Got {
+                        topic: want.topic,
+                        handed: Handed::by_node(&shard, want.topic, from, &records, receipt),
+                        records,
+                    });
+                }
                 Err(error) => {
                     tracing::debug!(node = %member.id, %error, "another node could not be polled");
-                    Vec::new()
                 }
-            };
-            if let Err(untaken) = answer.send(records) {
-                give_back(&shard, &member, &want.name, &untaken).await;
             }
         });
-        poll
+        Self { receiver, nothing }
     }
 
-    async fn wait(mut self) -> Vec<Delivered> {
-        (&mut self.receiver).await.unwrap_or_default()
+    async fn wait(self) -> Got {
+        self.receiver.await.unwrap_or(self.nothing)
     }
 }
 
-impl Drop for Poll {
-    fn drop(&mut self) {
-        self.receiver.close();
-        let Ok(untaken) = self.receiver.try_recv() else {
-            return;
-        };
-        if untaken.is_empty() {
-            return;
-        }
-        let (shard, member) = (self.shard.clone(), self.member.clone());
-        let topic = std::mem::take(&mut self.topic);
-        task::spawn("giving leases back to another node", async move {
-            give_back(&shard, &member, &topic, &untaken).await;
-        });
-    }
-}
-
-/// Gives leases back to the node that gave them.
-async fn give_back(shard: &Rc<Shard>, member: &Member, topic: &str, untaken: &[Delivered]) {
-    if untaken.is_empty() {
-        return;
-    }
-    let leases: Vec<LeaseRef> = untaken.iter().map(|one| one.lease).collect();
-    let back = Settle::Nack { delay_ms: 0 };
-    let deadline = Duration::from_millis(PEER_CALL_MS);
-    let given = peers::settle(&shard.pool, member, topic, back, &leases, deadline).await;
-    if let Err(error) = given {
-        tracing::debug!(node = %member.id, %error, "leases come back by their timeout");
-    }
-}
-
-async fn remote_now(shard: &Rc<Shard>, want: &Want) -> Vec<Delivered> {
+async fn remote_now(shard: &Rc<Shard>, want: &Want) -> Got {
     for member in remote_owners(shard, want.topic) {
-        let records = Poll::start(shard, member, want, 0).wait().await;
-        if !records.is_empty() {
-            return records;
+        let got = Poll::start(shard, member, want, 0).wait().await;
+        if !got.records.is_empty() {
+            return got;
         }
     }
-    Vec::new()
+    Got::nothing(shard, want.topic)
 }
 
 /// Waits for the first record anywhere.
@@ -299,7 +296,7 @@ async fn parked(
     want: &Want,
     until: Instant,
     local_only: bool,
-) -> Result<Vec<Delivered>, WireFault> {
+) -> Result<Got, WireFault> {
     let left = until.saturating_duration_since(Instant::now());
     let wait_ms = u64::try_from(left.as_millis()).unwrap_or(0).max(1);
     let mut branches = FuturesUnordered::new();
@@ -310,34 +307,34 @@ async fn parked(
         let mut fault = None;
         while let Some(result) = branches.next().await {
             match result {
-                Ok(records) if !records.is_empty() => return Ok(records),
+                Ok(got) if !got.records.is_empty() => return Ok(got),
                 Ok(_) => {}
                 Err(error) => fault = Some(error),
             }
         }
-        fault.map_or(Ok(Vec::new()), Err)
+        fault.map_or_else(|| Ok(Got::nothing(shard, want.topic)), Err)
     };
     if local_only {
         return local.await;
     }
     let elsewhere = parked_elsewhere(shard, want, until);
     match futures::future::select(std::pin::pin!(local), std::pin::pin!(elsewhere)).await {
-        futures::future::Either::Left((Ok(records), _)) => Ok(records),
-        futures::future::Either::Left((Err(fault), elsewhere)) => match elsewhere.await {
-            records if records.is_empty() => Err(fault),
-            records => Ok(records),
+        Either::Left((Ok(got), _)) => Ok(got),
+        Either::Left((Err(fault), elsewhere)) => match elsewhere.await {
+            got if got.records.is_empty() => Err(fault),
+            got => Ok(got),
         },
-        futures::future::Either::Right((records, _)) if !records.is_empty() => Ok(records),
-        futures::future::Either::Right((_, local)) => local.await,
+        Either::Right((got, _)) if !got.records.is_empty() => Ok(got),
+        Either::Right((_, local)) => local.await,
     }
 }
 
 /// Short polls of the other owners, looked up anew each time: partitions move.
-async fn parked_elsewhere(shard: &Rc<Shard>, want: &Want, until: Instant) -> Vec<Delivered> {
+async fn parked_elsewhere(shard: &Rc<Shard>, want: &Want, until: Instant) -> Got {
     loop {
         let left = until.saturating_duration_since(Instant::now());
         if left.is_zero() {
-            return Vec::new();
+            return Got::nothing(shard, want.topic);
         }
         let slice = left.min(Duration::from_millis(u64::from(REMOTE_PARK_MS)));
         let wait_ms = u32::try_from(slice.as_millis())
@@ -349,9 +346,9 @@ async fn parked_elsewhere(shard: &Rc<Shard>, want: &Want, until: Instant) -> Vec
             .take(REMOTE_POLLS_MAX)
             .map(|member| Poll::start(shard, member, want, wait_ms).wait())
             .collect();
-        while let Some(records) = polls.next().await {
-            if !records.is_empty() {
-                return records;
+        while let Some(got) = polls.next().await {
+            if !got.records.is_empty() {
+                return got;
             }
         }
         // Nobody to ask, or all answered early (an error): no busy loop.
@@ -362,8 +359,13 @@ async fn parked_elsewhere(shard: &Rc<Shard>, want: &Want, until: Instant) -> Vec
     }
 }
 
-/// Writes what was leased.
-pub(crate) fn fill(builder: node::consume_results::Builder<'_>, got: Got) {
+/// Writes what was leased. Until the caller releases the receipt, or with it the answer, the leases
+/// may come back.
+pub(crate) fn fill(mut builder: node::consume_results::Builder<'_>, got: Got, ended: &Ended) {
+    if !got.handed.is_empty() {
+        let receipt = Receipt::new(got.handed, ended.clone());
+        builder.set_receipt(capnp_rpc::new_client(receipt));
+    }
     let mut list = builder.init_records(list_len(got.records.len()));
     for (index, one) in (0u32..).zip(&got.records) {
         let mut delivery = list.reborrow().get(index);

@@ -3,16 +3,16 @@
 //! What this file keeps true: one result a lease, in the order asked; a call is handed on at most
 //! once (`localOnly`), so that nodes with different views never send it in circles.
 
-use crate::messages::{LeaseRef, ReplayBatch, Settle, ShardRequest};
+use crate::messages::{LeaseRef, ReplayBatch, ReplayRange, Settle, ShardRequest};
 use crate::rpc::node::NodeServer;
 use crate::rpc::reply::{malformed, stopping, text};
 use crate::shard::faults;
 use crate::shard::limits::PEER_CALL_MS;
 use crate::shard::lookup::lookup;
-use crate::shard::peers::{self, ReplayRange, as_wire};
+use crate::shard::peers::{self, as_wire};
 use crate::shard::shard::Shard;
 use futures::future::{Either, join_all};
-use narad_core::ids::{Nonce, Offset, PartitionIndex, PartitionKey, ShardIndex};
+use narad_core::ids::{Nonce, Offset, PartitionIndex, PartitionKey, ShardIndex, WallMs};
 use narad_core::meta::{Member, Topic};
 use narad_schema::client_capnp::{lease, lease_result, node};
 use narad_wire::convert::{list_len, write_fault, write_record};
@@ -246,6 +246,7 @@ pub(crate) async fn replay(
         let range = ReplayRange {
             partition: PartitionIndex(params.get_partition()),
             from: Offset(params.get_from()),
+            from_time: WallMs(params.get_from_time_ms()),
             to: Offset(params.get_to()),
             max_records: (params.get_max_records() as usize).clamp(1, BATCH_MAX_RECORDS),
             max_bytes: (params.get_max_bytes() as usize).clamp(1, READ_MAX_BYTES),
@@ -268,14 +269,7 @@ pub(crate) async fn replay(
             shard
                 .ctx
                 .shard(key)
-                .ask(|answer| ShardRequest::Replay {
-                    key,
-                    from: range.from,
-                    to: range.to,
-                    max_records: range.max_records,
-                    max_bytes: range.max_bytes,
-                    answer,
-                })
+                .ask(|answer| ShardRequest::Replay { key, range, answer })
                 .await
                 .map_err(stopping)?
         })

@@ -10,6 +10,7 @@ mod connection;
 mod consume;
 mod copies;
 mod gate;
+mod handed;
 mod leases;
 mod moves;
 mod node;

@@ -14,6 +14,7 @@ use narad_wire::convert::{
     list_len, write_member, write_move, write_node, write_plan_step, write_topic,
 };
 use narad_wire::error::{ErrorCode, WireFault};
+use narad_wire::rpc::Ended;
 use narad_wire::view::NodeView;
 use std::rc::Rc;
 
@@ -21,12 +22,13 @@ use std::rc::Rc;
 pub(crate) struct NodeServer {
     pub(crate) shard: Rc<Shard>,
     pub(crate) gate: Gate,
+    ended: Ended,
 }
 
 impl NodeServer {
     /// For a new connection.
-    pub(crate) fn new(shard: Rc<Shard>, gate: Gate) -> Self {
-        Self { shard, gate }
+    pub(crate) fn new(shard: Rc<Shard>, gate: Gate, ended: Ended) -> Self {
+        Self { shard, gate, ended }
     }
 
     fn who(&self) -> NodeView {
@@ -74,8 +76,7 @@ impl node::Server for NodeServer {
         params: node::ProduceParams,
         mut results: node::ProduceResults,
     ) -> Result<(), capnp::Error> {
-        let outcome = produce::call(&self, &params).await;
-        drop(params);
+        let outcome = produce::call(&self, params).await;
         answer!(results, outcome, |placed| produce::fill(
             results.get(),
             &placed
@@ -89,7 +90,11 @@ impl node::Server for NodeServer {
         mut results: node::ConsumeResults,
     ) -> Result<(), capnp::Error> {
         let outcome = consume::call(&self, &params).await;
-        answer!(results, outcome, |got| consume::fill(results.get(), got));
+        answer!(results, outcome, |got| consume::fill(
+            results.get(),
+            got,
+            &self.ended
+        ));
         Ok(())
     }
 
@@ -181,6 +186,19 @@ impl node::Server for NodeServer {
             Ok(name) => topics::describe(&self, &name).await,
             Err(fault) => Err(fault),
         };
+        answer!(results, outcome, |topic| write_topic(
+            results.get().init_topic(),
+            &topic
+        ));
+        Ok(())
+    }
+
+    async fn alter_topic(
+        self: Rc<Self>,
+        params: node::AlterTopicParams,
+        mut results: node::AlterTopicResults,
+    ) -> Result<(), capnp::Error> {
+        let outcome = topics::alter(&self, &params).await;
         answer!(results, outcome, |topic| write_topic(
             results.get().init_topic(),
             &topic

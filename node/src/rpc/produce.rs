@@ -1,11 +1,14 @@
 //! `produce`: bounds, copying records out of the message, and the answer per record.
 //!
 //! What this file keeps true: a batch is taken apart once; it is placed in a task of its own, so
-//! that a client that goes away never cuts it in half.
+//! that a client that goes away never cuts it in half; all that waits or is being placed has its
+//! share of a bounded number of bytes, and what finds no room is answered `busy`.
 
 use crate::rpc::node::NodeServer;
 use crate::rpc::reply::{malformed, text};
 use crate::shard::faults;
+use crate::shard::limits::RECORD_COST_BYTES;
+use crate::shard::partition::record_bytes;
 use crate::shard::produce::{Placed, produce};
 use crate::shard::task;
 use narad_core::ids::PartitionIndex;
@@ -18,17 +21,27 @@ use narad_wire::limits::{BATCH_MAX_BYTES, BATCH_MAX_RECORDS};
 /// Places the records of one call.
 pub(crate) async fn call(
     server: &NodeServer,
-    params: &node::ProduceParams,
+    params: node::ProduceParams,
 ) -> Result<Vec<Placed>, WireFault> {
+    let (topic, records, partition) = read(&params)?;
+    // What waits for its turn is counted, and held once only.
+    drop(params);
+    let room = server.shard.incoming.enter(cost(&records))?;
     let _permit = server.gate.enter().await?;
-    let (topic, records, partition) = read(params)?;
     let shard = server.shard.clone();
     let placed = task::run("a produce", async move {
+        let _room = room;
         produce(&shard, &topic, records, partition).await
     });
     placed
         .await
         .unwrap_or_else(|| Err(faults::internal("produce", "its task ended early")))
+}
+
+/// Memory that records take until they are placed, in bytes.
+fn cost(records: &[Record]) -> usize {
+    let bytes: usize = records.iter().map(record_bytes).sum();
+    bytes + (records.len() + 1) * RECORD_COST_BYTES
 }
 
 type Request = (String, Vec<Record>, Option<PartitionIndex>);

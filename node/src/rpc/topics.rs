@@ -9,15 +9,19 @@ use crate::messages::{PartitionStat, ShardRequest};
 use crate::rpc::node::NodeServer;
 use crate::rpc::refusal::done;
 use crate::rpc::reply::{malformed, text, unproposed};
-use crate::shard::limits::PEER_STATS_MS;
+use crate::shard::limits::{PEER_STATS_MS, SETTINGS_MAX};
 use crate::shard::lookup::{lookup, topic_name};
 use crate::shard::shard::Shard;
 use crate::shard::{faults, peers};
 use futures::future::join_all;
 use narad_core::ids::{NodeId, TopicId};
-use narad_core::meta::{Assignment, Command, Member, MemberStatus, MetaState, Topic};
+use narad_core::meta::{
+    Assignment, Command, Member, MemberStatus, MetaState, Setting, Topic, TopicSettings,
+};
 use narad_schema::client_capnp::node;
-use narad_wire::convert::{read_settings_view, settings_from_view, settings_to_view};
+use narad_wire::convert::{
+    read_settings_view, setting_from_wire, settings_from_view, settings_to_view,
+};
 use narad_wire::error::WireFault;
 use narad_wire::view::{LocationView, MemberView, PartitionView, TopicView};
 use std::collections::{BTreeSet, HashMap};
@@ -131,6 +135,56 @@ fn read_create(params: &node::CreateTopicParams) -> Result<Command, WireFault> {
         parent,
         settings: settings_from_view(&settings).map_err(malformed)?,
     })
+}
+
+/// Changes settings of the topic that has this name now.
+pub(crate) async fn alter(
+    server: &NodeServer,
+    params: &node::AlterTopicParams,
+) -> Result<TopicView, WireFault> {
+    let _permit = server.gate.enter().await?;
+    let (name, settings, change) = read_alter(params)?;
+    let ctx = &server.shard.ctx;
+    let topic = lookup(ctx, &name).await?.id;
+    let command = Command::SetTopicSettings {
+        topic,
+        settings,
+        change,
+    };
+    let (_, reply) = ctx.propose(command).await.map_err(|e| unproposed(&e))?;
+    done(reply)?;
+    let state = ctx.state();
+    let topic = state.topics.get(&topic);
+    let topic = topic.ok_or_else(|| faults::unknown_topic(&name))?;
+    Ok(view(topic, &HashMap::new()))
+}
+
+fn read_alter(
+    params: &node::AlterTopicParams,
+) -> Result<(String, TopicSettings, Vec<Setting>), WireFault> {
+    let params = params.get().map_err(malformed)?;
+    let name = text(params.get_name())?;
+    let settings =
+        read_settings_view(params.get_settings().map_err(malformed)?).map_err(malformed)?;
+    let settings = settings_from_view(&settings).map_err(malformed)?;
+    let list = params.get_change().map_err(malformed)?;
+    // Each of them once is all that makes sense.
+    if list.is_empty() || list.len() > SETTINGS_MAX {
+        return Err(faults::invalid(
+            format!("{} settings to change", list.len()),
+            "name each setting that is to be changed once",
+        ));
+    }
+    let change = list.iter().map(|setting| {
+        let setting = setting.map_err(|_| {
+            faults::invalid(
+                "a setting that this node does not know",
+                "upgrade the node first",
+            )
+        })?;
+        Ok(setting_from_wire(setting))
+    });
+    Ok((name, settings, change.collect::<Result<_, WireFault>>()?))
 }
 
 /// Deletes the topic that has this name now.

@@ -45,6 +45,7 @@ pub(crate) async fn send(dispatcher: &Dispatcher, shard: &Rc<Shard>, batch: Batc
         return SendEnd::Appended;
     }
     let count = records.len() as u64;
+    let oldest = batch.seqs.first().copied();
     let sent = if batch.to == shard.ctx.id {
         here(dispatcher, shard, &batch, records).await
     } else {
@@ -53,7 +54,12 @@ pub(crate) async fn send(dispatcher: &Dispatcher, shard: &Rc<Shard>, batch: Batc
     match sent {
         Ok((_, duplicates)) => {
             let fresh = count.saturating_sub(u64::from(duplicates));
-            shard.ctx.metrics.dispatched_records.inc_by(fresh);
+            let metrics = &shard.ctx.metrics;
+            metrics.dispatched_records.inc_by(fresh);
+            if let Some(age_ms) = oldest.and_then(|seq| dispatcher.age_ms(seq)) {
+                let age = Duration::from_millis(age_ms).as_secs_f64();
+                metrics.dispatch_lag_seconds.observe(age);
+            }
             SendEnd::Appended
         }
         Err(error) => {

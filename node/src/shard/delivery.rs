@@ -5,7 +5,7 @@
 //! runs ahead of them; a consumer that parks wakes for a new record, for a lease that ends and for
 //! a partition that arrives.
 
-use crate::clock::mono_ms;
+use crate::clock::{mono_ms, wall_ms};
 use crate::messages::{Answer, Delivered, LeaseRef, Settle};
 use crate::shard::faults;
 use crate::shard::limits::{PARK_MIN_MS, PARK_SLICE_MS};
@@ -40,6 +40,8 @@ struct Share {
     max_bytes: usize,
     visibility_ms: u64,
     max_deliveries: Option<u32>,
+    max_leases: u32,
+    max_acked_ahead: u32,
 }
 
 /// Offsets taken out of the lease table and not dealt with yet.
@@ -105,6 +107,7 @@ impl Partition {
         let now = mono_ms();
         let runs = {
             let mut leases = self.leases.borrow_mut();
+            leases.set_bounds(share.max_leases, share.max_acked_ahead);
             leases.retained_from(self.log.start());
             leases.take(now, self.log.hwm(), share.max_records, share.max_deliveries)
         };
@@ -186,6 +189,7 @@ impl Partition {
             Settle::Ack => leases.ack(offset, nonce, now),
             Settle::Nack { delay_ms } => leases.nack(offset, nonce, now, delay_ms),
             Settle::Extend { visibility_ms } => leases.extend(offset, nonce, now, visibility_ms),
+            Settle::Undeliver => leases.undeliver(offset, nonce, now),
         };
         result.map_err(|_| faults::stale_lease(self.key()))
     }
@@ -256,6 +260,8 @@ impl Shard {
                 max_bytes: wanted.max_bytes - bytes,
                 visibility_ms: wanted.visibility_ms.unwrap_or(settings.visibility_ms),
                 max_deliveries: settings.max_deliveries,
+                max_leases: settings.max_leases,
+                max_acked_ahead: settings.max_acked_ahead,
             };
             match partition.deliver(share).await {
                 Ok(got) => {
@@ -284,8 +290,13 @@ impl Shard {
         if let Ok(records) = &got {
             let metrics = &self.ctx.metrics;
             metrics.delivered_records.inc_by(records.len() as u64);
-            let again = records.iter().filter(|one| one.deliveries > 1).count();
-            metrics.redelivered_records.inc_by(again as u64);
+            let now = wall_ms();
+            for again in records.iter().filter(|one| one.deliveries > 1) {
+                metrics.redelivered_records.inc();
+                let age_ms = now.0.saturating_sub(again.record.time.0);
+                let age = Duration::from_millis(age_ms).as_secs_f64();
+                metrics.redelivery_age_seconds.observe(age);
+            }
         }
         let Err(Ok(untaken)) = answer.send(got) else {
             return;
@@ -300,6 +311,8 @@ impl Shard {
                 .filter(|lease| lease.partition == partition.key().partition);
             partition.undeliver(leases);
         }
+        let count = untaken.len() as u64;
+        self.ctx.metrics.returned_records.inc_by(count);
         self.arrivals(topic).notify_waiters();
     }
 
@@ -341,6 +354,11 @@ impl Shard {
                 self.arrivals(topic).notify_waiters();
             }
             Settle::Nack { .. } => self.arrivals(topic).notify_waiters(),
+            Settle::Undeliver => {
+                let returned = results.iter().filter(|result| result.is_ok()).count();
+                self.ctx.metrics.returned_records.inc_by(returned as u64);
+                self.arrivals(topic).notify_waiters();
+            }
             Settle::Extend { .. } => {}
         }
         results

@@ -9,14 +9,14 @@ use crate::clock::mono_ms;
 use crate::context::NodeContext;
 use crate::shard::executor::ShardError;
 use crate::shard::limits::{
-    DISPATCH_READ_BYTES, DISPATCH_WINDOW_BYTES, PARK_SLICE_MS, WAL_CHECKPOINT_MS,
+    AGES_MAX, DISPATCH_READ_BYTES, DISPATCH_WINDOW_BYTES, PARK_SLICE_MS, WAL_CHECKPOINT_MS,
 };
 use crate::shard::shard::Shard;
 use crate::shard::{deliver, task};
 use futures::FutureExt;
 use narad_core::defaults::WAL_CAP_PERCENT;
 use narad_core::dispatch::{Dispatch, DispatchEffect, DispatchInput, Entry};
-use narad_core::ids::{PartitionIndex, PartitionKey, ShardIndex, WalSeq};
+use narad_core::ids::{MonoMs, PartitionIndex, PartitionKey, ShardIndex, WalSeq};
 use narad_storage::{Record, Wal, WalEntry, WalOptions};
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
@@ -40,6 +40,7 @@ pub(crate) struct Dispatcher {
     arrived: Cell<bool>,
     dirty: Cell<bool>,
     window: RefCell<Window>,
+    ages: RefCell<Ages>,
 }
 
 /// Records read from the WAL and not delivered yet, as far as there is room for them.
@@ -63,6 +64,28 @@ impl Window {
         if let Some(record) = self.records.remove(&seq) {
             self.bytes -= size(&record);
         }
+    }
+}
+
+/// When the latest records were accepted.
+#[derive(Default)]
+struct Ages(VecDeque<(WalSeq, MonoMs)>);
+
+impl Ages {
+    fn arrived(&mut self, first: WalSeq, at: MonoMs) {
+        // Appends that share a group commit may end out of order; they came at the same time.
+        if self.0.back().is_some_and(|(last, _)| *last >= first) {
+            return;
+        }
+        if self.0.len() >= AGES_MAX {
+            self.0.pop_front();
+        }
+        self.0.push_back((first, at));
+    }
+
+    fn of(&self, seq: WalSeq) -> Option<MonoMs> {
+        let behind = self.0.partition_point(|(first, _)| *first <= seq);
+        Some(self.0.get(behind.checked_sub(1)?)?.1)
     }
 }
 
@@ -146,6 +169,7 @@ impl Dispatchers {
                 arrived: Cell::new(false),
                 dirty: Cell::new(false),
                 window: RefCell::default(),
+                ages: RefCell::default(),
             }));
         }
         let own = all[0].wal.clone();
@@ -175,8 +199,9 @@ impl Dispatchers {
         }
     }
 
-    /// Records have become durable in the shard's own WAL.
-    pub(crate) fn arrived(&self) {
+    /// Records have become durable in the shard's own WAL, from this sequence on; they came at `at`.
+    pub(crate) fn arrived(&self, first: WalSeq, at: MonoMs) {
+        self.all[0].ages.borrow_mut().arrived(first, at);
         self.all[0].arrived.set(true);
         self.all[0].wake.notify_one();
     }
@@ -291,6 +316,13 @@ impl Dispatcher {
                 });
             }
         }
+    }
+
+    /// How long ago this record was accepted, in ms; `None` when an earlier process did, or so long
+    /// ago that it is forgotten.
+    pub(crate) fn age_ms(&self, seq: WalSeq) -> Option<u64> {
+        let at = self.ages.borrow().of(seq)?;
+        Some(mono_ms().since(at))
     }
 
     fn done(&self, seqs: &[WalSeq]) {

@@ -5,6 +5,7 @@
 //! more once the node knows that it is leaving, another node takes it instead; what another node
 //! may have taken is never offered to a second one.
 
+use crate::clock::mono_ms;
 use crate::messages::ShardSummary;
 use crate::shard::faults;
 use crate::shard::limits::{FORWARDS_MAX, PEER_APPEND_MS};
@@ -50,8 +51,9 @@ impl Shard {
     /// Puts records into this shard's WAL, durably.
     pub(crate) async fn put_into_wal(&self, entries: Vec<WalEntry>) -> Result<WalSeq, AppendError> {
         let _entering = Entering::begin(&self.entering, entries.len());
+        let at = mono_ms();
         let first = self.wal.append(entries).await?;
-        self.dispatchers.arrived();
+        self.dispatchers.arrived(first, at);
         Ok(first)
     }
 
@@ -75,6 +77,7 @@ impl Shard {
             partition_bytes: self
                 .open_partitions()
                 .iter()
+                .inspect(|open| open.tell_commits())
                 .map(|open| (open.key(), open.log.stats().bytes))
                 .collect(),
         }

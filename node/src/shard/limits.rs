@@ -28,6 +28,15 @@ pub(crate) const RECORD_OVERHEAD_BYTES: usize = 64;
 /// Nodes that a node which is leaving offers a batch to before it refuses it.
 pub(crate) const FORWARDS_MAX: usize = 3;
 
+/// Settings that one call may name: more than there are.
+pub(crate) const SETTINGS_MAX: u32 = 64;
+/// Bytes of records, and of what the calls cost that bring them, that one shard has taken and not
+/// placed yet; beyond that produce calls are answered `busy`. The bound that keeps memory from
+/// growing when the disk is slower than the clients, whatever their number.
+pub(crate) const PRODUCE_PENDING_BYTES: usize = 256 << 20;
+/// What a record on its way costs beside its bytes.
+pub(crate) const RECORD_COST_BYTES: usize = 96;
+
 /// Partitions that one batch is offered to before it goes into the ingress WAL.
 pub(crate) const REROUTES_MAX: usize = 4;
 
@@ -95,6 +104,9 @@ pub(crate) const DISPATCH_READ_BYTES: usize = 4 << 20;
 /// does not fit is read again.
 pub(crate) const DISPATCH_WINDOW_BYTES: usize = 16 << 20;
 
+/// Appends to an ingress WAL whose time is remembered, for the dispatch lag.
+pub(crate) const AGES_MAX: usize = 16_384;
+
 /// Records that one consume moves to the dead-letter topic at most; the next one goes on.
 pub(crate) const DEAD_LETTER_BATCH: usize = 256;
 
@@ -122,6 +134,10 @@ const _: () = {
             <= MAX_FRAME_PAYLOAD_BYTES
     );
     assert!(PARKED_MAX < SHARD_TASKS_MAX);
+    // One connection that fills its calls leaves room for others.
+    assert!(
+        PRODUCE_PENDING_BYTES >= 32 * (BATCH_MAX_BYTES + BATCH_MAX_RECORDS * RECORD_COST_BYTES)
+    );
     assert!(SALVAGE_BYTES < READ_MAX_BYTES);
     assert!(FRONTIER_FLUSH_MS * 2 <= 100);
     assert!(SOURCE_TICK_MS * 8 <= FREEZE_TTL_MS);

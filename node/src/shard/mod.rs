@@ -11,6 +11,7 @@ mod delivery;
 mod dispatcher;
 mod executor;
 pub(crate) mod faults;
+mod incoming;
 mod ingress;
 pub(crate) mod limits;
 pub(crate) mod lookup;

@@ -7,11 +7,11 @@
 
 use crate::clock::{mono_ms, wall_ms};
 use crate::context::NodeContext;
-use crate::messages::{PartitionStat, ReplayBatch, Unappended};
+use crate::messages::{PartitionStat, ReplayBatch, ReplayRange, Unappended};
 use crate::shard::faults;
 use crate::shard::rate::RateMeter;
 use crate::shard::session::Sessions;
-use narad_core::ids::{CopyId, Offset, Origin, PartitionKey, RaftIndex, WalId, WalSeq};
+use narad_core::ids::{CopyId, Offset, Origin, PartitionKey, RaftIndex, WalId, WalSeq, WallMs};
 use narad_core::leases::LeaseTable;
 use narad_core::moves::{AckRefusal, AppendRefusal, SourceInput, SourcePartition, StopReason};
 use narad_storage::{AppendError, Appended, Log, Record};
@@ -50,6 +50,8 @@ pub(crate) struct Partition {
     pub(crate) marked: Cell<bool>,
     /// Set once, when this copy is not served any more.
     pub(crate) stopped: RefCell<Option<StopReason>>,
+    /// Group commits that the metrics know of.
+    told_commits: Cell<u64>,
     fed: Cell<RaftIndex>,
     in_flight: Cell<usize>,
     idle: Notify,
@@ -106,6 +108,7 @@ impl Partition {
             wakes,
             marked: Cell::new(marked),
             stopped: RefCell::new(None),
+            told_commits: Cell::default(),
             fed: Cell::new(state.applied),
             in_flight: Cell::new(0),
             idle: Notify::new(),
@@ -260,17 +263,18 @@ impl Partition {
     /// Reads without leases.
     pub(crate) async fn replay(
         self: &Rc<Self>,
-        from: Offset,
-        to: Offset,
-        max_records: usize,
-        max_bytes: usize,
+        range: ReplayRange,
     ) -> Result<ReplayBatch, WireFault> {
         if !self.may_consume() {
             return Err(faults::not_owner(&self.ctx.state(), self.key()));
         }
-        let from = from.max(self.log.start());
+        let mut from = range.from.max(self.log.start());
+        if range.from_time > WallMs(0) {
+            let found = self.log.offset_at(range.from_time).await;
+            from = from.max(found.map_err(|error| faults::read_failed(self.key(), &error))?);
+        }
         let hwm = self.log.hwm();
-        let upper = to.min(hwm);
+        let upper = range.to.min(hwm);
         let mut batch = ReplayBatch {
             next: from,
             start: self.log.start(),
@@ -283,7 +287,7 @@ impl Partition {
         let wanted = usize::try_from(upper.0 - from.0).unwrap_or(usize::MAX);
         let read = self
             .log
-            .read(from, max_records.min(wanted), max_bytes)
+            .read(from, range.max_records.min(wanted), range.max_bytes)
             .await
             .map_err(|error| faults::read_failed(self.key(), &error))?;
         batch.next = read.next.min(upper);
@@ -291,6 +295,16 @@ impl Partition {
         batch.records = read.records;
         batch.records.retain(|(offset, _)| *offset < upper);
         Ok(batch)
+    }
+
+    /// Tells the metrics of the group commits since the last time.
+    pub(crate) fn tell_commits(&self) {
+        let commits = self.log.stats().syncs;
+        let told = self.told_commits.replace(commits);
+        self.ctx
+            .metrics
+            .commits
+            .inc_by(commits.saturating_sub(told));
     }
 
     /// Counters.

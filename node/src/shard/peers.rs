@@ -3,13 +3,13 @@
 //! What this file keeps true: every call has a deadline; a connection that is seen broken is
 //! dropped from the pool; an answer that was lost is reported as unknown, never as a refusal.
 
-use crate::messages::{Delivered, LeaseRef, PartitionStat, ReplayBatch, Settle};
+use crate::messages::{Delivered, LeaseRef, PartitionStat, ReplayBatch, ReplayRange, Settle};
 use crate::shard::produce::Placed;
 use narad_core::ids::{
     CopyId, Epoch, Nonce, Offset, PartitionIndex, PartitionKey, TopicId, WalId, WalSeq,
 };
 use narad_core::meta::Member;
-use narad_schema::client_capnp::node;
+use narad_schema::client_capnp::{node, receipt};
 use narad_schema::peer_capnp::peer;
 use narad_storage::Record;
 use narad_wire::client::MovesView;
@@ -203,13 +203,14 @@ pub(crate) async fn local_moves(
     note(pool, member, result)
 }
 
-/// Leases records of a node's own partitions.
+/// Leases records of a node's own partitions. The receipt stands for the answer: the node gives the
+/// leases back by itself when the connection ends while it is held.
 pub(crate) async fn consume(
     pool: &PeerPool,
     member: &Member,
     wanted: &RemoteConsume,
     deadline: Duration,
-) -> Result<Vec<Delivered>, WireError> {
+) -> Result<(Vec<Delivered>, Option<receipt::Client>), WireError> {
     let mut request = node_of(pool, member).await?.consume_request();
     {
         let mut params = request.get();
@@ -222,7 +223,11 @@ pub(crate) async fn consume(
     }
     let result = call(deadline, request.send(), |answer| {
         check(answer.has_error(), answer.get_error())?;
-        answer.get_records()?.iter().map(read_delivery).collect()
+        let records = answer.get_records()?.iter().map(read_delivery);
+        let records = records.collect::<Result<_, WireError>>()?;
+        // A node of an earlier version sends none.
+        let receipt = answer.has_receipt().then(|| answer.get_receipt());
+        Ok((records, receipt.transpose()?))
     })
     .await;
     note(pool, member, result)
@@ -306,7 +311,11 @@ pub(crate) async fn settle(
             })
             .await
         }
-        Settle::Nack { delay_ms } => {
+        Settle::Nack { .. } | Settle::Undeliver => {
+            let delay_ms = match settle {
+                Settle::Nack { delay_ms } => delay_ms,
+                Settle::Ack | Settle::Undeliver | Settle::Extend { .. } => 0,
+            };
             let mut request = node.nack_request();
             let mut params = request.get();
             params.set_topic(topic);
@@ -336,21 +345,6 @@ pub(crate) async fn settle(
     note(pool, member, result)
 }
 
-/// Which part of a partition is read without leases.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct ReplayRange {
-    /// The partition.
-    pub(crate) partition: PartitionIndex,
-    /// From this offset.
-    pub(crate) from: Offset,
-    /// Below this offset.
-    pub(crate) to: Offset,
-    /// Most records.
-    pub(crate) max_records: usize,
-    /// Most bytes.
-    pub(crate) max_bytes: usize,
-}
-
 /// Reads from a node's own partition.
 pub(crate) async fn replay(
     pool: &PeerPool,
@@ -365,6 +359,7 @@ pub(crate) async fn replay(
         params.set_topic(topic);
         params.set_partition(range.partition.0);
         params.set_from(range.from.0);
+        params.set_from_time_ms(range.from_time.0);
         params.set_to(range.to.0);
         params.set_max_records(u32::try_from(range.max_records).unwrap_or(u32::MAX));
         params.set_max_bytes(u32::try_from(range.max_bytes).unwrap_or(u32::MAX));

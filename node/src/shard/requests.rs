@@ -5,7 +5,7 @@
 //! requests, and nothing waits for room before it has been looked at; what is short and ordered (renewing a freeze,
 //! refreshing a session) is answered at once.
 
-use crate::messages::{LocalCopies, ShardRequest};
+use crate::messages::{LocalCopies, ReplayRange, ShardRequest};
 use crate::shard::faults;
 use crate::shard::limits::{FLIP_WAIT_MS, PARKED_MAX, SHARD_TASKS_MAX};
 use crate::shard::shard::Shard;
@@ -187,15 +187,8 @@ impl Shard {
                 let results = self.settle_leases(topic, settle, &leases);
                 let _ = answer.send(results);
             }
-            ShardRequest::Replay {
-                key,
-                from,
-                to,
-                max_records,
-                max_bytes,
-                answer,
-            } => {
-                let result = self.replay(key, from, to, max_records, max_bytes).await;
+            ShardRequest::Replay { key, range, answer } => {
+                let result = self.replay(key, range).await;
                 let _ = answer.send(result);
             }
             other => self.in_time_for_move(other).await,
@@ -251,13 +244,10 @@ impl Shard {
     async fn replay(
         self: &Rc<Self>,
         key: PartitionKey,
-        from: narad_core::ids::Offset,
-        to: narad_core::ids::Offset,
-        max_records: usize,
-        max_bytes: usize,
+        range: ReplayRange,
     ) -> Result<crate::messages::ReplayBatch, WireFault> {
         match self.opened(key) {
-            Ok(partition) => partition.replay(from, to, max_records, max_bytes).await,
+            Ok(partition) => partition.replay(range).await,
             Err(fault) => {
                 let state = self.ctx.state();
                 match state.assignment(key) {

@@ -6,6 +6,7 @@
 use crate::context::NodeContext;
 use crate::shard::dispatcher::Dispatchers;
 use crate::shard::faults;
+use crate::shard::incoming::Incoming;
 use crate::shard::limits::OPENS_AT_ONCE;
 use crate::shard::partition::{Partition, Wakes};
 use narad_core::copy::InstallMark;
@@ -107,6 +108,8 @@ pub(crate) struct Shard {
     pub(crate) turn: Cell<usize>,
     /// Records on their way into the WAL that it does not count yet.
     pub(crate) entering: Cell<u64>,
+    /// Room for records of produce calls.
+    pub(crate) incoming: Incoming,
     slots: RefCell<HashMap<PartitionKey, Rc<Slot>>>,
     arrivals: RefCell<HashMap<TopicId, Rc<Notify>>>,
 }
@@ -140,6 +143,7 @@ impl Shard {
             flush: Rc::new(Notify::new()),
             turn: Cell::new(0),
             entering: Cell::new(0),
+            incoming: Incoming::default(),
             slots: RefCell::default(),
             arrivals: RefCell::default(),
             ctx,

@@ -5,7 +5,8 @@
 
 use super::handle::Client;
 use crate::convert::{
-    check, read_member, read_move, read_node, read_plan_step, read_topic, text, write_settings_view,
+    check, list_len, read_member, read_move, read_node, read_plan_step, read_topic,
+    setting_to_wire, text, write_settings_view,
 };
 use crate::error::WireError;
 use crate::rpc::call_on;
@@ -15,6 +16,7 @@ use crate::view::{
     TopicSettingsView, TopicView,
 };
 use narad_core::ids::PartitionIndex;
+use narad_core::meta::Setting;
 use narad_schema::client_capnp::{move_, plan_step};
 
 fn steps(
@@ -65,6 +67,34 @@ impl<R: Runtime> Client<R> {
             params.set_partitions(partitions);
             params.set_parent(parent.unwrap_or_default());
             write_settings_view(params.init_settings(), settings);
+            call_on(self.runtime(), time, request.send(), |r| {
+                check(r.has_error(), r.get_error())?;
+                read_topic(r.get_topic()?)
+            })
+            .await
+        })
+        .await
+    }
+
+    /// Changes the named settings of a topic to the values in `settings` and leaves the others.
+    ///
+    /// # Errors
+    /// [`WireError`]; when its outcome is unknown, doing it again is harmless.
+    pub async fn alter_topic(
+        &self,
+        name: &str,
+        settings: &TopicSettingsView,
+        change: &[Setting],
+    ) -> Result<TopicView, WireError> {
+        self.change(async |node, _, time| {
+            let mut request = node.alter_topic_request();
+            let mut params = request.get();
+            params.set_name(name);
+            write_settings_view(params.reborrow().init_settings(), settings);
+            let mut list = params.init_change(list_len(change.len()));
+            for (index, setting) in (0u32..).zip(change) {
+                list.set(index, setting_to_wire(*setting));
+            }
             call_on(self.runtime(), time, request.send(), |r| {
                 check(r.has_error(), r.get_error())?;
                 read_topic(r.get_topic()?)

@@ -12,7 +12,7 @@ use crate::convert::{
 use crate::error::{WireError, WireFault};
 use crate::rpc::call_on;
 use crate::runtime::Runtime;
-use narad_core::ids::{Nonce, Offset, PartitionIndex, TopicId};
+use narad_core::ids::{Nonce, Offset, PartitionIndex, TopicId, WallMs};
 use narad_schema::client_capnp::{lease_result, node, produce_result};
 use std::rc::Rc;
 use std::time::Duration;
@@ -99,7 +99,8 @@ pub async fn produce<'a, R: Runtime>(
 /// request's park.
 ///
 /// # Errors
-/// [`WireError`]; records leased by a lost answer come again when their leases end.
+/// [`WireError`]; records leased by a lost answer come again when their leases end, or at once when
+/// the connection was lost with it.
 pub async fn consume<R: Runtime>(
     runtime: &R,
     node: &node::Client,
@@ -231,6 +232,9 @@ pub struct ReplayRequest {
     pub partition: PartitionIndex,
     /// First offset.
     pub from: Offset,
+    /// Begins at the first record of this time or later, if that is behind `from`; 0: no matter
+    /// when.
+    pub from_time: WallMs,
     /// Exclusive bound; `Offset(u64::MAX)` for all.
     pub to: Offset,
     /// Most records of one answer.
@@ -256,6 +260,7 @@ pub async fn replay<R: Runtime>(
     params.set_partition(ask.partition.0);
     params.set_from(ask.from.0);
     params.set_to(ask.to.0);
+    params.set_from_time_ms(ask.from_time.0);
     params.set_max_records(ask.max_records);
     params.set_max_bytes(ask.max_bytes);
     call_on(runtime, deadline, request.send(), |r| {

@@ -10,7 +10,7 @@ use super::model::ReplayBatch;
 use crate::error::WireError;
 use crate::limits;
 use crate::runtime::Runtime;
-use narad_core::ids::{Offset, PartitionIndex};
+use narad_core::ids::{Offset, PartitionIndex, WallMs};
 
 /// A replay under way.
 pub struct Replay<R: Runtime> {
@@ -36,6 +36,7 @@ impl<R: Runtime> Client<R> {
             ask: ReplayRequest {
                 partition,
                 from,
+                from_time: WallMs(0),
                 to: to.unwrap_or(Offset(u64::MAX)),
                 max_records: limits::REPLAY_BATCH_RECORDS,
                 max_bytes: limits::REPLAY_BATCH_BYTES,
@@ -47,6 +48,14 @@ impl<R: Runtime> Client<R> {
 }
 
 impl<R: Runtime> Replay<R> {
+    /// Begins at the first record of this time or later instead, if that is behind where it would
+    /// begin.
+    #[must_use]
+    pub fn from_time(mut self, time: WallMs) -> Self {
+        self.ask.from_time = time;
+        self
+    }
+
     /// The next batch, or `None` at the end. A batch may be empty where records could not be read.
     /// Cancel-safe.
     ///
@@ -71,6 +80,8 @@ impl<R: Runtime> Replay<R> {
         let stands_still = batch.next == self.ask.from && batch.records.is_empty();
         self.done = batch.is_done(self.ask.to) || stands_still;
         self.ask.from = batch.next;
+        // Found; what follows is read by offset, whatever its time.
+        self.ask.from_time = WallMs(0);
         self.skipped += batch.skipped;
         if self.done && batch.records.is_empty() && batch.skipped == 0 {
             return Ok(None);

@@ -7,8 +7,8 @@ use narad_core::defaults;
 use narad_core::ids::{
     Epoch, Offset, Origin, PartitionIndex, PartitionKey, TopicId, TopicName, WalId, WalSeq,
 };
-use narad_core::meta::TopicSettings;
-use narad_schema::client_capnp::topic_settings;
+use narad_core::meta::{Setting, TopicSettings};
+use narad_schema::client_capnp::{Setting as WireSetting, topic_settings};
 use narad_schema::common_capnp::partition;
 use narad_schema::peer_capnp::{manifest, segment};
 
@@ -181,7 +181,45 @@ pub fn settings_from_view(view: &TopicSettingsView) -> Result<TopicSettings, Wir
         },
         max_deliveries: (view.max_deliveries != 0).then_some(view.max_deliveries),
         dead_letter,
+        max_leases: match view.max_leases {
+            0 => TopicSettings::default().max_leases,
+            bound => bound,
+        },
+        max_acked_ahead: match view.max_acked_ahead {
+            0 => TopicSettings::default().max_acked_ahead,
+            bound => bound,
+        },
     })
+}
+
+/// The name of a setting as it is sent.
+#[must_use]
+pub const fn setting_to_wire(setting: Setting) -> WireSetting {
+    match setting {
+        Setting::VisibilityMs => WireSetting::VisibilityMs,
+        Setting::RetentionMs => WireSetting::RetentionMs,
+        Setting::RetentionBytes => WireSetting::RetentionBytes,
+        Setting::MaxRecordBytes => WireSetting::MaxRecordBytes,
+        Setting::MaxDeliveries => WireSetting::MaxDeliveries,
+        Setting::DeadLetter => WireSetting::DeadLetter,
+        Setting::MaxLeases => WireSetting::MaxLeases,
+        Setting::MaxAckedAhead => WireSetting::MaxAckedAhead,
+    }
+}
+
+/// The setting of a name that was sent.
+#[must_use]
+pub const fn setting_from_wire(setting: WireSetting) -> Setting {
+    match setting {
+        WireSetting::VisibilityMs => Setting::VisibilityMs,
+        WireSetting::RetentionMs => Setting::RetentionMs,
+        WireSetting::RetentionBytes => Setting::RetentionBytes,
+        WireSetting::MaxRecordBytes => Setting::MaxRecordBytes,
+        WireSetting::MaxDeliveries => Setting::MaxDeliveries,
+        WireSetting::DeadLetter => Setting::DeadLetter,
+        WireSetting::MaxLeases => Setting::MaxLeases,
+        WireSetting::MaxAckedAhead => Setting::MaxAckedAhead,
+    }
 }
 
 /// Settings as a client sees them.
@@ -197,6 +235,8 @@ pub fn settings_to_view(settings: &TopicSettings) -> TopicSettingsView {
             .dead_letter
             .as_ref()
             .map_or_else(String::new, |name| name.0.clone()),
+        max_leases: settings.max_leases,
+        max_acked_ahead: settings.max_acked_ahead,
     }
 }
 

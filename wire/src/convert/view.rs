@@ -51,6 +51,8 @@ pub fn read_settings_view(
         max_record_bytes: reader.get_max_record_bytes(),
         max_deliveries: reader.get_max_deliveries(),
         dead_letter: text(reader.get_dead_letter()?)?,
+        max_leases: reader.get_max_leases(),
+        max_acked_ahead: reader.get_max_acked_ahead(),
     })
 }
 
@@ -62,6 +64,8 @@ pub fn write_settings_view(mut builder: topic_settings::Builder<'_>, view: &Topi
     builder.set_max_record_bytes(view.max_record_bytes);
     builder.set_max_deliveries(view.max_deliveries);
     builder.set_dead_letter(&view.dead_letter);
+    builder.set_max_leases(view.max_leases);
+    builder.set_max_acked_ahead(view.max_acked_ahead);
 }
 
 /// Reads one partition.

@@ -1,5 +1,6 @@
 //! One connection, as an object that knows when it has ended.
 
+use super::ended::{EndGuard, Ended, Watched};
 use crate::error::WireError;
 use crate::limits;
 use crate::runtime::Runtime;
@@ -131,18 +132,27 @@ impl Link {
     }
 }
 
-/// Serves one connection over any stream until the peer goes away or the future is dropped.
+/// Serves one connection over any stream until the peer goes away or the future is dropped. `ended`
+/// is set before anything that the peer held is dropped because of the end.
 ///
 /// # Errors
 /// [`WireError`] when the connection broke or the peer broke the protocol.
-pub async fn serve_over<S>(stream: S, bootstrap: node::Client) -> Result<(), WireError>
+pub async fn serve_over<S>(
+    stream: S,
+    bootstrap: node::Client,
+    ended: Ended,
+) -> Result<(), WireError>
 where
     S: AsyncRead + AsyncWrite + Unpin + 'static,
 {
+    let stream = Watched::new(stream, ended.clone());
     let system = system(stream, Side::Server, Some(bootstrap.client));
+    let mut system = Box::pin(AssertUnwindSafe(system).catch_unwind());
+    // Dropped before the system is, also when this future is dropped in the middle.
+    let _ended = EndGuard(ended);
     // The RPC library answers some impossible messages with a panic, which would take the whole
     // executor along: a peer's bytes end the peer's connection and nothing else.
-    match AssertUnwindSafe(system).catch_unwind().await {
+    match system.as_mut().await {
         Ok(Ok(())) => Ok(()),
         Ok(Err(error)) if error.kind == capnp::ErrorKind::Disconnected => Ok(()),
         Ok(Err(error)) => Err(error.into()),

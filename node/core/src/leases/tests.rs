@@ -196,6 +196,24 @@ fn memory_is_bounded_by_leases_and_by_acks_ahead() {
 }
 
 #[test]
+fn bounds_change_while_records_are_out() {
+    let mut t = table();
+    t.set_bounds(4, 2);
+    let got = deliver(&mut t, 0, u64::MAX, usize::MAX);
+    assert_eq!(got.len(), 4);
+    t.set_bounds(2, 2);
+    assert!(deliver(&mut t, 0, u64::MAX, usize::MAX).is_empty());
+    // The first is never acked: two are ahead, and nothing fresh follows.
+    for (offset, grant) in &got[1..3] {
+        t.ack(*offset, grant.nonce, MonoMs(1)).unwrap();
+    }
+    t.set_bounds(100, 2);
+    assert!(deliver(&mut t, 1, u64::MAX, usize::MAX).is_empty());
+    t.set_bounds(100, 3);
+    assert_eq!(deliver(&mut t, 1, u64::MAX, usize::MAX).len(), 98);
+}
+
+#[test]
 #[should_panic(expected = "not reserved")]
 fn a_record_never_has_two_leases() {
     let mut t = table();

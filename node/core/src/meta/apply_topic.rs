@@ -7,7 +7,8 @@
 use super::apply::{Applied, bad_settings};
 use super::placement;
 use crate::defaults::{
-    ALL_PARTITIONS_MAX, PARTITIONS_MAX, RECORD_MAX_BYTES, TOPICS_MAX, VISIBILITY_MAX_MS,
+    ALL_PARTITIONS_MAX, LEASE_BOUND_MAX, PARTITIONS_MAX, RECORD_MAX_BYTES, TOPICS_MAX,
+    VISIBILITY_MAX_MS,
 };
 use crate::ids::{Epoch, NodeId, PartitionKey, RaftIndex, TopicId, TopicName};
 use crate::meta::{Assignment, Command, MetaState, Refusal, Topic, TopicSettings};
@@ -24,11 +25,19 @@ impl MetaState {
                 parent,
                 settings,
             } => self.create_topic(index, name, *partitions, parent.as_ref(), settings),
-            Command::SetTopicSettings { topic, settings } => {
-                let name = &self.topics.get(topic).ok_or(Refusal::UnknownTopic)?.name;
-                self.check_settings(name, settings)?;
+            Command::SetTopicSettings {
+                topic,
+                settings,
+                change,
+            } => {
+                let now = self.topics.get(topic).ok_or(Refusal::UnknownTopic)?;
+                let mut new = now.settings.clone();
+                for setting in change {
+                    new.adopt(*setting, settings);
+                }
+                self.check_settings(&now.name, &new)?;
                 let topic = self.topics.get_mut(topic).expect("found above");
-                Arc::make_mut(topic).settings = settings.clone();
+                Arc::make_mut(topic).settings = new;
                 Ok(index)
             }
             Command::DeleteTopic { topic } => {
@@ -119,6 +128,8 @@ impl MetaState {
             max_record_bytes,
             max_deliveries,
             dead_letter,
+            max_leases,
+            max_acked_ahead,
         } = settings;
         if *visibility_ms == 0 || *visibility_ms > VISIBILITY_MAX_MS {
             return Err(bad_settings(format!(
@@ -134,6 +145,16 @@ impl MetaState {
             return Err(bad_settings(format!(
                 "max_record_bytes must be 1 to {RECORD_MAX_BYTES}, not {max_record_bytes}"
             )));
+        }
+        for (name, bound) in [
+            ("max_leases", max_leases),
+            ("max_acked_ahead", max_acked_ahead),
+        ] {
+            if *bound == 0 || *bound > LEASE_BOUND_MAX {
+                return Err(bad_settings(format!(
+                    "{name} must be 1 to {LEASE_BOUND_MAX}, not {bound}"
+                )));
+            }
         }
         if *max_deliveries == Some(0) {
             return Err(bad_settings(

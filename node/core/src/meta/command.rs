@@ -7,8 +7,9 @@ use crate::ids::{
     DeathGeneration, Epoch, HandoffId, MoveId, NodeId, NodeIncarnation, Offset, PartitionKey,
     RaftIndex, TopicId, TopicName,
 };
-use crate::meta::TopicSettings;
+use crate::meta::{Setting, TopicSettings};
 use alloc::string::String;
+use alloc::vec::Vec;
 use core::fmt;
 use serde::{Deserialize, Serialize};
 
@@ -83,12 +84,15 @@ pub enum Command {
         /// Its settings.
         settings: TopicSettings,
     },
-    /// Change the settings of a topic.
+    /// Change some settings of a topic. Which ones is part of the command, so that two changes at
+    /// the same time do not undo each other.
     SetTopicSettings {
         /// The incarnation.
         topic: TopicId,
-        /// New settings.
+        /// Where the new values are.
         settings: TopicSettings,
+        /// Which of them are taken.
+        change: Vec<Setting>,
     },
     /// Delete one incarnation of a topic.
     DeleteTopic {

@@ -19,6 +19,6 @@ pub(crate) mod tests;
 
 pub use command::{Command, Refusal, Reply};
 pub use state::{
-    Assignment, EndedEpoch, EpochEnd, Holdings, Member, MemberStatus, MetaState, MoveTarget, Topic,
-    TopicSettings,
+    Assignment, EndedEpoch, EpochEnd, Holdings, Member, MemberStatus, MetaState, MoveTarget,
+    Setting, Topic, TopicSettings,
 };

@@ -75,6 +75,58 @@ pub struct TopicSettings {
     pub max_deliveries: Option<u32>,
     /// Where such records go.
     pub dead_letter: Option<TopicName>,
+    /// Records of a partition that are out at a time.
+    #[serde(default = "default_leases")]
+    pub max_leases: u32,
+    /// Records of a partition acked above its frontier, beyond which no fresh one goes out.
+    #[serde(default = "default_acked_ahead")]
+    pub max_acked_ahead: u32,
+}
+
+const fn default_leases() -> u32 {
+    crate::defaults::LEASES_MAX as u32
+}
+
+const fn default_acked_ahead() -> u32 {
+    crate::defaults::ACKED_AHEAD_MAX as u32
+}
+
+/// One of the [`TopicSettings`], by name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Setting {
+    /// [`TopicSettings::visibility_ms`].
+    VisibilityMs,
+    /// [`TopicSettings::retention_ms`].
+    RetentionMs,
+    /// [`TopicSettings::retention_bytes`].
+    RetentionBytes,
+    /// [`TopicSettings::max_record_bytes`].
+    MaxRecordBytes,
+    /// [`TopicSettings::max_deliveries`].
+    MaxDeliveries,
+    /// [`TopicSettings::dead_letter`].
+    DeadLetter,
+    /// [`TopicSettings::max_leases`].
+    MaxLeases,
+    /// [`TopicSettings::max_acked_ahead`].
+    MaxAckedAhead,
+}
+
+impl TopicSettings {
+    /// Takes one setting over from `from`.
+    pub fn adopt(&mut self, setting: Setting, from: &Self) {
+        match setting {
+            Setting::VisibilityMs => self.visibility_ms = from.visibility_ms,
+            Setting::RetentionMs => self.retention_ms = from.retention_ms,
+            Setting::RetentionBytes => self.retention_bytes = from.retention_bytes,
+            Setting::MaxRecordBytes => self.max_record_bytes = from.max_record_bytes,
+            Setting::MaxDeliveries => self.max_deliveries = from.max_deliveries,
+            Setting::DeadLetter => self.dead_letter.clone_from(&from.dead_letter),
+            Setting::MaxLeases => self.max_leases = from.max_leases,
+            Setting::MaxAckedAhead => self.max_acked_ahead = from.max_acked_ahead,
+        }
+    }
 }
 
 impl Default for TopicSettings {
@@ -86,6 +138,8 @@ impl Default for TopicSettings {
             max_record_bytes: crate::defaults::RECORD_MAX_BYTES,
             max_deliveries: None,
             dead_letter: None,
+            max_leases: default_leases(),
+            max_acked_ahead: default_acked_ahead(),
         }
     }
 }

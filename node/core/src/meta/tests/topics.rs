@@ -2,6 +2,7 @@
 
 use super::*;
 use alloc::collections::BTreeMap;
+use alloc::vec;
 
 fn counts(owners: &[NodeId]) -> BTreeMap<NodeId, usize> {
     let mut counts = BTreeMap::new();
@@ -136,6 +137,8 @@ fn bad_counts_and_settings_are_refused_with_the_allowed_range() {
             s.max_deliveries = Some(3);
             s.dead_letter = Some(name("nobody"));
         }),
+        with_settings(|s| s.max_leases = 0),
+        with_settings(|s| s.max_acked_ahead = crate::defaults::LEASE_BOUND_MAX + 1),
     ] {
         let refusal = world.refused(&bad);
         assert!(
@@ -153,12 +156,36 @@ fn bad_counts_and_settings_are_refused_with_the_allowed_range() {
             visibility_ms: 0,
             ..TopicSettings::default()
         },
+        change: vec![Setting::VisibilityMs],
     };
     assert!(matches!(world.refused(&bad), Refusal::BadSettings { .. }));
-    world.done(Command::SetTopicSettings {
+    // What is not named stays, and what comes of both together is checked.
+    let change = |change: &[Setting], settings| Command::SetTopicSettings {
         topic,
-        settings: TopicSettings::default(),
-    });
+        settings,
+        change: change.to_vec(),
+    };
+    let half = change(&[Setting::MaxDeliveries], TopicSettings::default());
+    assert!(matches!(world.refused(&half), Refusal::BadSettings { .. }));
+    world.done(change(
+        &[Setting::MaxLeases, Setting::RetentionMs],
+        TopicSettings {
+            max_leases: 7,
+            retention_ms: Some(1_000),
+            visibility_ms: 0,
+            ..TopicSettings::default()
+        },
+    ));
+    let both = [Setting::MaxDeliveries, Setting::DeadLetter];
+    world.done(change(&both, TopicSettings::default()));
+    assert_eq!(
+        world.state.topics[&topic].settings,
+        TopicSettings {
+            max_leases: 7,
+            retention_ms: Some(1_000),
+            ..TopicSettings::default()
+        }
+    );
     assert!(matches!(
         world.refused(&Command::SetThrottle {
             bytes_per_s: Some(0)
