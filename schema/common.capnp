@@ -4,7 +4,7 @@
 # Kept true: fields are only ever added; a number that stands here keeps its meaning for ever.
 
 enum ErrorCode {
-  # Stable codes. `retry` below says whether the same call may be sent again as it is.
+  # Stable codes. The table in README.md says which calls may be sent again as they are.
   ok @0;                  # never sent
   invalid @1;             # the request is malformed or out of range; do not retry
   unknownTopic @2;        # no topic of this name (or this incarnation)
@@ -13,11 +13,11 @@ enum ErrorCode {
   tooLarge @5;            # a record or batch over the limit; `detail` says which
   busy @6;                # a bounded queue is full; retry after `retryAfterMs`
   diskFull @7;            # no room; nothing was written
-  notOwner @8;            # this node does not own the partition now; `leader`/`owner` may say who does
+  notOwner @8;            # this node does not own the partition now; `node` may say who does
   frozen @9;              # the partition takes no appends for a moment (handoff)
   closed @10;             # the partition's log stopped after an I/O error; the operator must act
   staleLease @11;         # the lease has ended (timeout, ack, or another owner)
-  notLeader @12;          # metadata command must go to `leader`
+  notLeader @12;          # metadata command must go to `node`
   unknownOutcome @13;     # it may or may not have happened; ask before undoing anything
   unavailable @14;        # needed peer or quorum cannot be reached now; retry
   refused @15;            # a guard of the metadata refused it; `detail` says which

@@ -122,6 +122,7 @@ cpp_run() { timeout "$EXAMPLE_SECONDS" "$MADE/cpp/example" "$1" "$RECORDS"; }
 NARAD="$(program)"
 export NARAD
 mkdir -p "$MADE"
+MADE="$(cd "$MADE" && pwd)" # make works in another directory
 for language in "${LANGUAGES[@]}"; do
   began "preparing the example in $language"
   "${language}_prepare"

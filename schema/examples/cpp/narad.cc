@@ -30,11 +30,6 @@ bool isTryAgain(ErrorCode code) {
   }
 }
 
-// Leaves open whether the change happened. So does a connection that breaks.
-bool isUnknown(ErrorCode code) {
-  return code == ErrorCode::UNKNOWN_OUTCOME || code == ErrorCode::TIMEOUT || code == ErrorCode::INTERNAL;
-}
-
 capnp::Data::Reader bytes(const std::string& text) {
   return {reinterpret_cast<const kj::byte*>(text.data()), text.size()};
 }
@@ -75,6 +70,10 @@ const Error& firstError(const std::vector<Placed>& results) {
 }
 
 }  // namespace
+
+bool isUnknown(ErrorCode code) {
+  return code == ErrorCode::UNKNOWN_OUTCOME || code == ErrorCode::TIMEOUT || code == ErrorCode::INTERNAL;
+}
 
 std::string nameOf(ErrorCode code) {
   auto number = static_cast<uint16_t>(code);
@@ -131,7 +130,7 @@ std::vector<Placed> Client::produce(kj::WaitScope& wait, const std::string& topi
         placed.error.emplace(result.getError());
         if (isTryAgain(placed.error->code) || isUnknown(placed.error->code)) {
           again.push_back(left[i]);
-          unknown_ += isUnknown(placed.error->code);
+          ++repeated_[placed.error->code];
           advice = std::max(advice, placed.error->retryAfterMs * kj::MILLISECONDS);
         }
       }
@@ -350,7 +349,7 @@ capnp::Response<Results> Client::call(kj::WaitScope& wait, Repeat repeat, Send&&
     // No waiting within the catch block: another fiber would find this exception as its own.
     bool again = isTryAgain(error->code) || (repeat == Repeat::EvenIfUnknown && isUnknown(error->code));
     if (!again || timer_.now() > giveUp) throw *error;
-    unknown_ += isUnknown(error->code);
+    ++repeated_[error->code];
     timer_.afterDelay(std::max(pause, error->retryAfterMs * kj::MILLISECONDS)).wait(wait);
     pause = std::min(pause * 2, PAUSE_MAX);
   }

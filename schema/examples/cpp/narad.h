@@ -25,6 +25,7 @@
 #include <kj/async-io.h>
 
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <stdexcept>
@@ -51,6 +52,9 @@ class Error : public std::runtime_error {
   uint32_t retryAfterMs;
   std::string detail;
 };
+
+// Whether a code leaves open if the change happened. So does a connection that breaks.
+bool isUnknown(ErrorCode code);
 
 // The name of a code, as in the table: "unknownTopic".
 std::string nameOf(ErrorCode code);
@@ -153,8 +157,8 @@ class Client {
   // The connected node, for calls that this class has not.
   Node::Client node(kj::WaitScope& wait);
 
-  // Attempts that were sent again without knowing their outcome.
-  uint64_t unknown() const { return unknown_; }
+  // What was sent again, and why: codes and how often, of calls and of single records.
+  const std::map<ErrorCode, uint64_t>& repeated() const { return repeated_; }
 
  private:
   struct Connection;
@@ -172,7 +176,7 @@ class Client {
   std::vector<std::string> servers_;
   Options options_;
   size_t next_ = 0;
-  uint64_t unknown_ = 0;
+  std::map<ErrorCode, uint64_t> repeated_;
   std::shared_ptr<Connection> connection_;
 };
 

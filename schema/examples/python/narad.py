@@ -18,6 +18,7 @@ What this file keeps true:
 from __future__ import annotations
 
 import asyncio
+import collections
 import contextlib
 import os
 import time
@@ -124,7 +125,8 @@ class Client:
         self._rpc = None
         self._stream = None
         self._connecting = asyncio.Lock()
-        self.unknown = 0  # attempts to produce that were sent again without knowing their outcome
+        #: What was sent again, and why: codes and how often, of calls and of single records.
+        self.repeated: collections.Counter = collections.Counter()
 
     async def __aenter__(self) -> Client:
         return self
@@ -162,7 +164,7 @@ class Client:
                     if results[index].code in TRY_AGAIN | UNKNOWN:
                         again.append(index)
                         advice_ms = max(advice_ms, results[index].retry_after_ms)
-            self.unknown += sum(results[index].code in UNKNOWN for index in again)
+            self.repeated.update(results[index].code for index in again)
             left = again
             if left:
                 if time.monotonic() > give_up:
@@ -335,7 +337,7 @@ class Client:
             again = error.code in TRY_AGAIN or (repeat_unknown and error.code in UNKNOWN)
             if not again or time.monotonic() > give_up:
                 raise error
-            self.unknown += error.code in UNKNOWN
+            self.repeated[error.code] += 1
             await asyncio.sleep(max(pause, error.retry_after_ms / 1000))
             pause = min(pause * 2, _PAUSE_MAX_S)
 
