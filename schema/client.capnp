@@ -128,7 +128,7 @@ struct TopicSettings {
   retentionMs @1 :UInt64;        # 0: keep all
   retentionBytes @2 :UInt64;     # 0: keep all
   maxRecordBytes @3 :UInt32;     # 0: default
-  maxDeliveries @4 :UInt32;      # 0: no limit
+  maxDeliveries @4 :UInt32;      # 0: no limit; a limit needs a deadLetter
   deadLetter @5 :Text;           # empty: none
   maxLeases @6 :UInt32;          # records of a partition that are out at a time; 0: default
   maxAckedAhead @7 :UInt32;      # records of a partition acked out of order; 0: default

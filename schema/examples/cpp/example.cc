@@ -31,6 +31,7 @@ using narad::Record;
 constexpr uint32_t PARTITIONS = 6;
 constexpr uint32_t MOVES = 3;  // partitions that are moved, one after the other
 constexpr size_t BATCH = 50;
+constexpr uint64_t DAY_MS = 24 * 60 * 60 * 1'000;
 constexpr auto PATIENCE = 60 * kj::SECONDS;
 constexpr size_t STACK_BYTES = 256 << 10;  // of a fiber
 
@@ -97,9 +98,16 @@ class Example {
       auto about = info.getInfo();
       say("connected to node ", about.getId().cStr(), ", version ", about.getVersion().cStr(), "; topic ", topic);
     }
-    client.createTopic(wait, topic, PARTITIONS,
-                       [](narad::schema::TopicSettings::Builder settings) { settings.setVisibilityMs(10'000); });
+    using Settings = narad::schema::TopicSettings::Builder;
+    client.createTopic(wait, topic, PARTITIONS, [](Settings settings) { settings.setRetentionMs(DAY_MS); });
     try {
+      {
+        auto answer = client.alterTopic(wait, topic, {narad::schema::Setting::VISIBILITY_MS},
+                                        [](Settings settings) { settings.setVisibilityMs(10'000); });
+        auto altered = answer.getTopic().getSettings();
+        check(altered.getVisibilityMs() == 10'000, "a setting was not changed");
+        check(altered.getRetentionMs() == DAY_MS, "a setting was changed that was not named");
+      }
       errors(wait);
       leases(wait);
       busy(wait);
@@ -386,7 +394,9 @@ class Example {
     }
     std::map<std::string, int> replayed;
     for (uint32_t partition = 0; partition < PARTITIONS; ++partition) {
+      std::vector<narad::Replayed> log;
       client.replay(wait, topic, partition, [&](const narad::Replayed& one) {
+        log.push_back(one);
         auto& value = one.record.value;
         auto found = work.produced.find(value);
         if (found != work.produced.end()) {
@@ -397,6 +407,7 @@ class Example {
         check(expected == work.placed.end() || expected->second == value, "another record is at ", partition, ":",
               one.offset);
       });
+      if (!log.empty()) compareByTime(wait, partition, log);
     }
     size_t stored = 0;
     for (auto& [value, times] : replayed) stored += times;
@@ -406,7 +417,21 @@ class Example {
     check(stored == work.produced.size() || inDoubt, stored - work.produced.size(),
           " records were stored twice without any retry");
     waitUntilAllIsAcked(wait);
-    say("replay: ", stored, " records by offset, all with the same content; nothing is left to ack");
+    say("replay: ", stored, " records by offset and by time, all with the same content; nothing is left to ack");
+  }
+
+  // From the first record on that is not older than one in the middle.
+  void compareByTime(kj::WaitScope& wait, uint32_t partition, const std::vector<narad::Replayed>& log) {
+    auto since = log[log.size() / 2].record.timeMs;
+    size_t next = 0;
+    while (log[next].record.timeMs < since) ++next;
+    auto each = [&](const narad::Replayed& one) {
+      check(next < log.size() && one.offset == log[next].offset && one.record.value == log[next].record.value,
+            "the replay of partition ", partition, " by time differs at ", one.offset);
+      ++next;
+    };
+    client.replay(wait, topic, partition, each, 0, UINT64_MAX, since);
+    check(next == log.size(), "the replay of partition ", partition, " by time ends early");
   }
 
   // Acks that went to a former owner in the last moment of a move may have been left behind.

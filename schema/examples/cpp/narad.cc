@@ -198,7 +198,8 @@ Unsettled Client::extend(kj::WaitScope& wait, const std::string& topic, const st
 }
 
 void Client::replay(kj::WaitScope& wait, const std::string& topic, uint32_t partition,
-                    const std::function<void(const Replayed&)>& each, uint64_t from, uint64_t to) {
+                    const std::function<void(const Replayed&)>& each, uint64_t from, uint64_t to,
+                    uint64_t fromTimeMs) {
   while (from < to) {
     auto answer = call<Node::ReplayResults>(wait, Repeat::EvenIfUnknown, [&](Node::Client& node) {
       auto request = node.replayRequest();
@@ -206,8 +207,10 @@ void Client::replay(kj::WaitScope& wait, const std::string& topic, uint32_t part
       request.setPartition(partition);
       request.setFrom(from);
       request.setTo(to);
+      request.setFromTimeMs(fromTimeMs);
       return request.send();
     });
+    fromTimeMs = 0;  // the rest is read by offset
     for (auto one : answer.getRecords()) each({one.getOffset(), read(one.getRecord())});
     if (answer.getNext() >= std::min(to, answer.getHwm()) || answer.getNext() == from) return;
     from = answer.getNext();
@@ -224,6 +227,19 @@ capnp::Response<Client::Node::CreateTopicResults> Client::createTopic(
     request.setName(topic);
     request.setPartitions(partitions);
     if (settings) settings(request.initSettings());
+    return request.send();
+  });
+}
+
+capnp::Response<Client::Node::AlterTopicResults> Client::alterTopic(
+    kj::WaitScope& wait, const std::string& topic, const std::vector<schema::Setting>& change,
+    const std::function<void(schema::TopicSettings::Builder)>& settings) {
+  return call<Node::AlterTopicResults>(wait, Repeat::EvenIfUnknown, [&](Node::Client& node) {
+    auto request = node.alterTopicRequest();
+    request.setName(topic);
+    settings(request.initSettings());
+    auto list = request.initChange(change.size());
+    for (size_t i = 0; i < change.size(); ++i) list.set(i, change[i]);
     return request.send();
   });
 }

@@ -135,10 +135,12 @@ class Client {
   Unsettled extend(kj::WaitScope& wait, const std::string& topic, const std::vector<Delivery>& deliveries,
                    uint32_t visibilityMs);
 
-  // Reads one partition by offset, without leases, from `from` up to `to` (exclusive) or to what is
-  // visible when it gets there.
+  // Reads one partition, without leases, from the offset `from` up to `to` (exclusive) or to what is
+  // visible when it gets there. With `fromTimeMs` it begins at the first record from `from` on whose
+  // time is that or later.
   void replay(kj::WaitScope& wait, const std::string& topic, uint32_t partition,
-              const std::function<void(const Replayed&)>& each, uint64_t from = 0, uint64_t to = UINT64_MAX);
+              const std::function<void(const Replayed&)>& each, uint64_t from = 0, uint64_t to = UINT64_MAX,
+              uint64_t fromTimeMs = 0);
 
   // Topics and the cluster. What comes back is read as the schema says:
   // client.describeTopic(wait, "orders").getTopic().getPartitions()[0].getOwner()
@@ -146,6 +148,10 @@ class Client {
   capnp::Response<Node::CreateTopicResults> createTopic(
       kj::WaitScope& wait, const std::string& topic, uint32_t partitions,
       const std::function<void(schema::TopicSettings::Builder)>& settings = {});
+  // Changes the settings named in `change` to what `settings` writes, and leaves the others.
+  capnp::Response<Node::AlterTopicResults> alterTopic(
+      kj::WaitScope& wait, const std::string& topic, const std::vector<schema::Setting>& change,
+      const std::function<void(schema::TopicSettings::Builder)>& settings);
   capnp::Response<Node::DescribeTopicResults> describeTopic(kj::WaitScope& wait, const std::string& topic);
   void deleteTopic(kj::WaitScope& wait, const std::string& topic);
   capnp::Response<Node::MembersResults> members(kj::WaitScope& wait);

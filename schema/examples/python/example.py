@@ -29,6 +29,7 @@ PARTITIONS = 6
 MOVES = 3  # partitions that are moved, one after the other
 BATCH = 50
 PATIENCE_S = 60.0
+DAY_MS = 24 * 60 * 60 * 1_000
 
 
 class Wrong(Exception):
@@ -307,8 +308,10 @@ async def compare(client: narad.Client, topic: str, work: Work) -> None:
         check(record.key == work.consumed_keys[value], f"record {value[:8]!r} came with another key")
 
     replayed = collections.Counter()
+    logs: list[list[narad.Replayed]] = []
     for partition in range(PARTITIONS):
-        async for one in client.replay(topic, partition):
+        logs.append([one async for one in client.replay(topic, partition)])
+        for one in logs[partition]:
             value = one.record.value
             if value in work.produced:
                 replayed[value] += 1
@@ -321,6 +324,14 @@ async def compare(client: narad.Client, topic: str, work: Work) -> None:
     twice = sum(times - 1 for times in replayed.values())
     check(twice == 0 or any(client.repeated[code] for code in narad.UNKNOWN), f"{twice} records were stored twice without any retry")
 
+    # By time: from the first record on that is not older than one in the middle.
+    for partition, log in enumerate(logs):
+        if log:
+            since = log[len(log) // 2].record.time_ms
+            first = next(n for n, one in enumerate(log) if one.record.time_ms >= since)
+            by_time = [one async for one in client.replay(topic, partition, from_time_ms=since)]
+            check(by_time == log[first:], f"the replay of partition {partition} by time differs")
+
     # Acks that went to the former owner in the last moment of the move may have been left behind.
     until = time.monotonic() + PATIENCE_S
     while True:
@@ -332,7 +343,7 @@ async def compare(client: narad.Client, topic: str, work: Work) -> None:
             break
         check(time.monotonic() < until, f"not everything counts as acked: {partitions}")
         await asyncio.sleep(0.2)
-    say(f"replay: {sum(replayed.values())} records by offset, all with the same content; nothing is left to ack")
+    say(f"replay: {sum(replayed.values())} records by offset and by time, all with the same content; nothing is left to ack")
 
 
 async def run(servers: list[str], count: int) -> None:
@@ -341,8 +352,11 @@ async def run(servers: list[str], count: int) -> None:
     async with narad.Client(servers) as client, narad.Client(servers) as admin:
         about = await client.info()
         say(f"connected to node {about.id}, version {about.version}; topic {name}")
-        await client.create_topic(name, PARTITIONS, visibilityMs=10_000)
+        await client.create_topic(name, PARTITIONS, retentionMs=DAY_MS)
         try:
+            altered = (await client.alter_topic(name, visibilityMs=10_000)).settings
+            check(altered.visibilityMs == 10_000, "a setting was not changed")
+            check(altered.retentionMs == DAY_MS, "a setting was changed that was not named")
             await errors(client, name)
             await leases(client, name)
             await busy(client, name)

@@ -231,16 +231,20 @@ class Client:
         )
 
     async def replay(
-        self, topic: str, partition: int, start: int = 0, end: int = (1 << 64) - 1
+        self, topic: str, partition: int, start: int = 0, end: int = (1 << 64) - 1, from_time_ms: int = 0
     ) -> AsyncIterator[Replayed]:
-        """Reads one partition by offset, without leases, up to `end` (exclusive) or to what is
-        visible when it gets there."""
+        """Reads one partition, without leases, from the offset `start` up to `end` (exclusive) or to
+        what is visible when it gets there. With `from_time_ms` it begins at the first record from
+        `start` on whose time is that or later."""
         while start < end:
             answer = await self._call(
                 # Two of the parameters are named `from` and `to`; `from` is a word of Python.
-                lambda node: node.replay(topic=topic, partition=partition, to=end, **{"from": start}),
+                lambda node: node.replay(
+                    topic=topic, partition=partition, to=end, fromTimeMs=from_time_ms, **{"from": start}
+                ),
                 repeat_unknown=True,
             )
+            from_time_ms = 0  # the rest is read by offset
             for one in answer.records:
                 yield Replayed(one.offset, _from_capnp(one.record))
             if answer.next >= min(end, answer.hwm) or answer.next == start:
@@ -250,9 +254,16 @@ class Client:
     # ---- topics and the cluster; what comes back is read as the schema says: `topic.partitions[0].owner`
 
     async def create_topic(self, topic: str, partitions: int, parent: str = "", **settings):
-        """`settings` are the fields of TopicSettings: `visibilityMs=5_000`, `maxDeliveries=10`, …"""
+        """`settings` are the fields of TopicSettings: `visibilityMs=5_000`, `retentionMs=86_400_000`, …"""
         # A parameter called `name` cannot be passed by name (pycapnp takes that word for itself).
         answer = await self._call(lambda node: node.createTopic(topic, partitions, parent, settings))
+        return answer.topic
+
+    async def alter_topic(self, topic: str, **settings):
+        """Changes these settings of a living topic and leaves the others."""
+        answer = await self._call(
+            lambda node: node.alterTopic(topic, settings, list(settings)), repeat_unknown=True
+        )
         return answer.topic
 
     async def describe_topic(self, topic: str):
