@@ -11,10 +11,12 @@ interface Node {
   info @0 () -> (info :NodeInfo);
   # Who answers: id, version, limits.
 
-  produce @1 (topic :Text, records :List(Common.Record), partition :Int32 = -1)
+  produce @1 (topic :Text, records :List(Common.Record), partition :Int32 = -1, hops :UInt8 = 0)
       -> (results :List(ProduceResult), error :Common.Error);
   # Appends a batch durably before it answers. partition -1: keys hash, unkeyed records stick to an
   # open local partition. One result a record, in order. At most 10000 records and 4 MiB a call.
+  # hops: how many nodes have passed the records on already; 0 for clients. A node that is leaving
+  # passes records on, and refuses (unavailable) those that were passed on often enough.
 
   consume @2 (topic :Text, maxRecords :UInt32 = 100, maxBytes :UInt32 = 1048576, waitMs :UInt32 = 0,
               visibilityMs :UInt32 = 0, localOnly :Bool = false)
@@ -69,6 +71,15 @@ interface Node {
       -> (topic :Topic, error :Common.Error);
   # Changes the named settings of a living topic to the values in `settings` (0 or empty: the
   # default, or none) and leaves the others. All at once; in force on every node within moments.
+
+  pauseRebalance @21 (paused :Bool = true, set :Bool = true)
+      -> (paused :Bool, error :Common.Error);
+  # While paused no move is started; running ones go on. set = false only reads.
+
+  forget @22 (node :Text, acceptLoss :Bool = false)
+      -> (loss :Loss, done :Bool, error :Common.Error);
+  # What is lost when a dead node is given up for good; with acceptLoss it is given up: its
+  # partitions begin anew, empty, on other nodes.
 }
 
 interface Receipt {
@@ -194,7 +205,10 @@ struct Move {
   source @2 :Text;
   target @3 :Text;
   moveId @4 :UInt64;
-  phase @5 :Text;          # waiting open catch_up begin_handoff freeze finalize install flip serve done failed
+  phase @5 :Text;          # waiting open catch_up begin_handoff freeze finalize install flip
+                           # flip_unknown roll_back serve done failed.
+                           # flip_unknown: the answer to the flip was lost, the metadata is being asked.
+                           # roll_back: the flip was refused for good, the copy goes back into staging.
   bytesDone @6 :UInt64;
   bytesLeft @7 :UInt64;
   bytesPerS @8 :UInt64;    # B of the latest pass
@@ -206,7 +220,9 @@ struct Move {
   split @14 :FreezeSplit;
   lastError @15 :Text;
   handoffId @16 :UInt64;
-  outcome @17 :Text;       # finished moves: flipped | cancelled | superseded
+  outcome @17 :Text;       # finished moves: flipped | promoted | superseded | cancelled.
+                           # promoted: the source was dead, and the copy took its place.
+                           # cancelled: the topic is gone.
   tails @18 :List(UInt64); # bytes left at the end of each pass
   manual @19 :Bool;
 }
@@ -227,4 +243,22 @@ struct PlanStep {
   from @2 :Text;
   to @3 :Text;
   reason @4 :Text;
+  bytes @5 :UInt64;        # size of the partition as its owner told last; 0: unknown
+}
+
+struct Loss {
+  # What giving up a dead node loses.
+  partitions @0 :List(LostPartition);
+  inbound @1 :UInt32;      # moves to it that are cancelled
+  undispatched @2 :UInt64; # accepted records in its ingress WALs, as it told last
+  told @3 :Bool;           # whether it has told this leader
+  notes @4 :List(Text);    # what speaks against it now, and what to do first
+}
+
+struct LostPartition {
+  topic @0 :Text;
+  partition @1 :UInt32;
+  epoch @2 :UInt64;
+  bytes @3 :UInt64;        # as told last; 0: unknown
+  target @4 :Text;         # where a copy of it is under way, which would be given up too; else empty
 }

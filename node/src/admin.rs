@@ -5,6 +5,7 @@
 //! next, under a status that says whether to try again.
 
 mod http;
+mod orders;
 pub(crate) mod ready;
 mod routes;
 

@@ -16,6 +16,8 @@ pub mod offline;
 pub mod output;
 pub mod produce;
 pub mod replay;
+pub mod rescue;
+pub mod screen;
 pub mod topic;
 pub mod units;
 pub mod when;
@@ -46,6 +48,14 @@ pub fn run() -> ExitCode {
         }
         Command::Verify(args) => finish(offline::verify(&args, cli.global.json), cli.global.json),
         Command::Dump(args) => finish(offline::dump(&args), cli.global.json),
+        Command::RecoverQuorum(args) => {
+            let json = cli.global.json;
+            finish(rescue::recover_quorum(&args, json), json)
+        }
+        Command::Salvage(args) => {
+            let GlobalArgs { server, json, .. } = cli.global;
+            finish(rescue::salvage(&args, server, json), json)
+        }
         command => {
             let json = cli.global.json;
             finish(client(cli.global, command), json)
@@ -93,9 +103,14 @@ fn client(global: GlobalArgs, command: Command) -> CliResult {
         replay::check(args)?;
     }
     let interrupt = Interrupt::install();
-    let executor = glommio::LocalExecutorBuilder::new(glommio::Placement::Unbound)
+    executor("client")?.run(dispatch(global, command, interrupt))
+}
+
+/// An executor for a command.
+fn executor(name: &str) -> CliResult<glommio::LocalExecutor> {
+    glommio::LocalExecutorBuilder::new(glommio::Placement::Unbound)
         .io_memory(IO_MEMORY_BYTES)
-        .name("client")
+        .name(name)
         .make()
         .map_err(|error| {
             CliError::new(
@@ -103,8 +118,7 @@ fn client(global: GlobalArgs, command: Command) -> CliResult {
                 format!("io_uring cannot be used: {error}"),
                 "Linux 5.8 or newer with io_uring allowed is needed; raise the locked memory limit (ulimit -l) to 512 KiB or more",
             )
-        })?;
-    executor.run(dispatch(global, command, interrupt))
+        })
 }
 
 async fn dispatch(global: GlobalArgs, command: Command, mut interrupt: Interrupt) -> CliResult {
@@ -115,8 +129,11 @@ async fn dispatch(global: GlobalArgs, command: Command, mut interrupt: Interrupt
         Command::Consume(args) => consume::run(&session, args, &mut interrupt).await,
         Command::Replay(args) => replay::run(&session, args, &mut interrupt).await,
         Command::Cluster(command) => cluster::run(&session, command, &mut interrupt).await,
-        Command::Serve(_) | Command::Completions { .. } | Command::Verify(_) | Command::Dump(_) => {
-            unreachable!("handled before an executor is made")
-        }
+        Command::Serve(_)
+        | Command::Completions { .. }
+        | Command::Verify(_)
+        | Command::Dump(_)
+        | Command::RecoverQuorum(_)
+        | Command::Salvage(_) => unreachable!("handled before an executor is made"),
     }
 }

@@ -130,6 +130,17 @@ pub struct NodeContext {
     pub metrics: crate::metrics::Metrics,
     /// Becomes true when the node is to stop.
     pub stop: watch::Receiver<bool>,
+    /// Set when the node has found out that it is no member any more.
+    pub farewell: std::sync::OnceLock<Farewell>,
+}
+
+/// What a node does that is no member any more, after everything has stopped.
+#[derive(Clone, Debug)]
+pub struct Farewell {
+    /// What of its disk the cluster is to get.
+    pub what: crate::salvage::What,
+    /// Whom to give it to.
+    pub servers: Vec<String>,
 }
 
 impl NodeContext {

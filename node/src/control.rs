@@ -16,16 +16,17 @@ mod leader;
 mod machine;
 mod peers;
 mod propose;
-mod registration;
+pub(crate) mod registration;
 mod requests;
 mod transport;
 mod views;
 
 pub use machine::MetaMachine;
 
-use crate::context::NodeContext;
+use crate::context::{Farewell, NodeContext};
 use crate::messages::ControlRequest;
 use crate::raft::{RaftNode, RaftOptions};
+use crate::salvage::What;
 use core::Core;
 use futures::future::Either;
 use narad_core::meta::MetaState;
@@ -65,6 +66,12 @@ pub enum ControlError {
          switch it off, or join with a new --node-id and an empty --data-dir"
     )]
     Removed(String),
+    /// This node was given up while it was dead.
+    #[error(
+        "node {0} was given up while it was away, and its partitions began anew on other nodes: it cannot come \
+         back under this id. What only its disk holds is handed to the cluster now"
+    )]
+    Forgotten(String),
     /// This node's decommission was completed while it ran: an orderly end.
     #[error("node {0} has been decommissioned and has left the cluster; it can be switched off")]
     Left(String),
@@ -150,6 +157,16 @@ pub async fn run(ctx: Arc<NodeContext>, setup: ControlSetup) -> Result<(), Contr
             Either::Right((error, _)) => error,
         }
     };
+    let what = match &ended {
+        Some(ControlError::Left(_) | ControlError::Removed(_)) => Some(What::Undispatched),
+        Some(ControlError::Forgotten(_)) => Some(What::Everything),
+        _ => None,
+    };
+    if let Some(what) = what {
+        let servers = registration::candidates(&core);
+        // Set once, here.
+        let _ = core.ctx.farewell.set(Farewell { what, servers });
+    }
     let outcome = match ended {
         None => Ok(()),
         Some(left @ ControlError::Left(_)) => {

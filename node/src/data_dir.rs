@@ -74,6 +74,12 @@ pub enum DataDirError {
         /// The directory.
         path: PathBuf,
     },
+    /// It is no node's.
+    #[error("{path} is not the data directory of a node: name the --data-dir that the node ran on")]
+    NoNode {
+        /// The directory.
+        path: PathBuf,
+    },
     /// It is new, and nothing says of which cluster.
     #[error(
         "{path} is new, so this node is not a member yet: say --peers ID=HOST:PORT,… to found a cluster \
@@ -146,6 +152,12 @@ impl DataDir {
         &self.path
     }
 
+    /// Whose it is.
+    #[must_use]
+    pub fn node_id(&self) -> &NodeId {
+        &self.node.node_id
+    }
+
     /// Identity of the directory.
     #[must_use]
     pub fn disk(&self) -> u64 {
@@ -204,6 +216,25 @@ pub fn open(config: &Config) -> Result<DataDir, DataDirError> {
     })
 }
 
+/// Takes the directory of a node that does not run, whichever it is, and makes nothing.
+///
+/// # Errors
+/// [`DataDirError`]; the directory is left as it was.
+pub fn hold(path: &Path) -> Result<DataDir, DataDirError> {
+    if !path.join(NODE).is_file() {
+        return Err(DataDirError::NoNode {
+            path: path.to_path_buf(),
+        });
+    }
+    let lock = lock(path)?;
+    Ok(DataDir {
+        path: path.to_path_buf(),
+        node: read_node_file(path)?,
+        fresh: false,
+        _lock: lock,
+    })
+}
+
 fn io(action: &'static str, path: &Path) -> impl FnOnce(std::io::Error) -> DataDirError {
     let path = path.to_path_buf();
     move |source| DataDirError::Io {
@@ -250,6 +281,18 @@ fn allowed_to_make(path: &Path, config: &Config) -> Result<(), DataDirError> {
 }
 
 fn read_node(path: &Path, config: &Config) -> Result<NodeFile, DataDirError> {
+    let node = read_node_file(path)?;
+    if node.node_id != config.node_id {
+        return Err(DataDirError::OtherNode {
+            path: path.to_path_buf(),
+            found: node.node_id,
+            asked: config.node_id.clone(),
+        });
+    }
+    Ok(node)
+}
+
+fn read_node_file(path: &Path) -> Result<NodeFile, DataDirError> {
     let file_path = path.join(NODE);
     let damaged = |reason: String| DataDirError::Damaged {
         path: file_path.clone(),
@@ -275,16 +318,7 @@ fn read_node(path: &Path, config: &Config) -> Result<NodeFile, DataDirError> {
             found: format,
         });
     }
-    let node: NodeFile =
-        serde_json::from_value(value).map_err(|error| damaged(error.to_string()))?;
-    if node.node_id != config.node_id {
-        return Err(DataDirError::OtherNode {
-            path: path.to_path_buf(),
-            found: node.node_id,
-            asked: config.node_id.clone(),
-        });
-    }
-    Ok(node)
+    serde_json::from_value(value).map_err(|error| damaged(error.to_string()))
 }
 
 fn lock(path: &Path) -> Result<File, DataDirError> {

@@ -20,5 +20,6 @@ pub mod mover;
 pub mod process;
 pub mod raft;
 mod rpc;
+pub mod salvage;
 pub mod serve;
 pub mod shard;

@@ -92,6 +92,12 @@ pub const PLAN_STEPS_MAX: usize = 1_000;
 /// Commands that one pass of the controller proposes at once.
 pub const CONTROLLER_BATCH: usize = 64;
 
+/// How long one batch of a salvage is offered to the cluster before the rest is left on the disk, in
+/// ms: longer than an election and a move of leadership.
+pub const SALVAGE_GIVE_UP_MS: u64 = 60_000;
+/// Pause between two attempts of a salvage, in ms.
+pub const SALVAGE_PAUSE_MS: u64 = 500;
+
 const _: () = {
     assert!(RETRY_MIN_MS < RETRY_MAX_MS && RETRY_MAX_MS < PROPOSE_RETRY_MS);
     assert!(PROPOSE_RETRY_MS > narad_core::defaults::ELECTION_MAX_MS * 3);

@@ -163,6 +163,13 @@ pub enum ControlRequest {
         /// Answer.
         answer: Answer<Result<narad_wire::client::PlanView, WireFault>>,
     },
+    /// What giving up a dead node would lose.
+    Loss {
+        /// Which.
+        node: NodeId,
+        /// Answer.
+        answer: Answer<Result<narad_wire::client::LossView, WireFault>>,
+    },
     /// Running and finished moves of the whole cluster (for the admin port).
     Moves {
         /// Answer.

@@ -181,6 +181,8 @@ pub struct Metrics {
     pub heartbeats_failed: Counter,
     /// Passes of the controller.
     pub controller_passes: Counter,
+    /// Passes of the controller that only its tick brought about.
+    pub controller_ticks: Counter,
     /// Targets set by the controller.
     pub planned_moves: Counter,
     /// Client and peer connections open now.
@@ -243,6 +245,7 @@ impl Metrics {
             members_dead: Gauge::default(),
             heartbeats_failed: Counter::default(),
             controller_passes: Counter::default(),
+            controller_ticks: Counter::default(),
             planned_moves: Counter::default(),
             connections: Gauge::default(),
         };
@@ -435,6 +438,11 @@ impl Metrics {
             "controller_passes",
             "Passes of the controller on this node",
             self.controller_passes.clone(),
+        );
+        r.register(
+            "controller_ticks",
+            "Passes of the controller on this node that only its tick brought about",
+            self.controller_ticks.clone(),
         );
         r.register(
             "planned_moves",

@@ -4,5 +4,6 @@
 //! that returns before it was asked to ends it, and a stop that takes too long ends it.
 
 pub mod executors;
+pub mod notify;
 pub mod panics;
 pub mod signals;

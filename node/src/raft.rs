@@ -9,6 +9,7 @@ pub mod members;
 pub mod network;
 pub mod node;
 pub mod receive;
+pub mod rescue;
 pub mod runtime;
 pub mod status;
 pub mod store;

@@ -9,8 +9,10 @@ mod parts;
 pub use crate::config::ServeArgs;
 
 use crate::config::{Config, ConfigErrors};
-use crate::data_dir::{self, DataDirError};
+use crate::context::Farewell;
+use crate::data_dir::{self, DataDir, DataDirError};
 use crate::process::{panics, signals};
+use crate::salvage::{self, SalvageError, What};
 use parts::{Event, Parts};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
@@ -40,6 +42,9 @@ pub enum ServeError {
         /// Why.
         message: String,
     },
+    /// The node is no member any more, and what is left on its disk could not be handed over.
+    #[error("{0}")]
+    Salvage(SalvageError),
     /// The stop took too long.
     #[error(
         "{part} did not stop within {after_ms} ms; everything acked is durable, recovery runs at the next start"
@@ -61,6 +66,7 @@ impl ServeError {
             Self::DataDir(_)
             | Self::System { .. }
             | Self::Part { .. }
+            | Self::Salvage(_)
             | Self::StopTimeout { .. } => 1,
         }
     }
@@ -122,18 +128,14 @@ pub fn run(args: ServeArgs) -> Result<(), ServeError> {
         }
         Ok(Event::Ended { part, message }) => {
             parts.ended(&part);
-            if Parts::left_cluster(&part, &message) {
-                // Nothing is wrong, and a supervisor must not start it again.
-                let stopped = parts.stop(&received, Instant::now() + timeout, timeout);
-                drop(dir);
-                return stopped.inspect(|()| tracing::info!("stopped"));
-            }
+            // Nothing is wrong, and a supervisor must not start it again.
+            let left = Parts::left_cluster(&part, &message);
             let message = if message.is_empty() {
                 "it returned although nobody had asked it to".into()
             } else {
                 message
             };
-            Some(ServeError::Part { part, message })
+            (!left).then_some(ServeError::Part { part, message })
         }
         Err(mpsc::RecvError) => unreachable!("the parts hold their ends of the channel"),
     };
@@ -141,12 +143,38 @@ pub fn run(args: ServeArgs) -> Result<(), ServeError> {
         tracing::error!("{error}");
     }
     let stopped = parts.stop(&received, Instant::now() + timeout, timeout);
+    let farewell = parts.farewell().filter(|_| stopped.is_ok());
+    if let Some(farewell) = farewell
+        && take_leave(&dir, farewell)?
+    {
+        return Ok(());
+    }
     // The directory's lock goes with the process, after everything that writes into it.
     drop(dir);
     match ended {
         Some(error) => Err(error),
         None => stopped.inspect(|()| tracing::info!("stopped")),
     }
+}
+
+/// Hands what is left on the disk of a node that is no member any more to the cluster. True when the
+/// node was given up and this was what it had come back for.
+fn take_leave(dir: &DataDir, farewell: Farewell) -> Result<bool, ServeError> {
+    let Farewell { what, servers } = farewell;
+    let handed = salvage::run(dir, servers, what).map_err(ServeError::Salvage)?;
+    if handed.records > 0 || handed.damaged > 0 {
+        tracing::warn!(
+            records = handed.records,
+            unwanted = handed.unwanted,
+            damaged = handed.damaged,
+            "records that only this disk held were handed to the cluster"
+        );
+    }
+    if what != What::Everything {
+        return Ok(false);
+    }
+    tracing::info!("nothing that is needed is left on this disk: the node can be switched off");
+    Ok(true)
 }
 
 /// What Raft's library may log unasked: errors, without those of its own orderly end.

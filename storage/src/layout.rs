@@ -116,16 +116,61 @@ pub async fn scan(root: &Path) -> Result<Found, StorageError> {
     let base = root.to_path_buf();
     disk::blocking("scan", root, move || scan_now(&base))
         .await?
-        .map_err(|(path, found)| StorageError::NewerVersion {
-            path,
-            found,
-            supported: FORMAT_VERSION,
-        })
+        .map_err(newer)
 }
 
-type Scan = Result<Found, (PathBuf, u32)>;
+/// The real copies of one partition: by the names of the directories, reading those of the partition
+/// alone, however many others there are.
+///
+/// # Errors
+/// As [`scan`].
+pub async fn copies_of(root: &Path, key: PartitionKey) -> Result<Vec<FoundCopy>, StorageError> {
+    let base = partitions_root(root);
+    disk::blocking("list", root, move || -> io::Result<Scan<Vec<FoundCopy>>> {
+        let mut copies = Vec::new();
+        for name in disk::list_dir_now(&base)? {
+            let Some((of, epoch)) = parse(&name, 'e').filter(|(of, _)| *of == key) else {
+                continue;
+            };
+            match copy_now(&base.join(&name), of, Epoch(epoch))? {
+                Ok(copy) => copies.push(copy),
+                Err(newer) => return Ok(Err(newer)),
+            }
+        }
+        Ok(Ok(copies))
+    })
+    .await?
+    .map_err(newer)
+}
 
-fn scan_now(root: &Path) -> io::Result<Scan> {
+fn newer((path, found): (PathBuf, u32)) -> StorageError {
+    StorageError::NewerVersion {
+        path,
+        found,
+        supported: FORMAT_VERSION,
+    }
+}
+
+/// What was found, or the path and version of what a newer program wrote.
+type Scan<T> = Result<T, (PathBuf, u32)>;
+
+fn copy_now(path: &Path, key: PartitionKey, epoch: Epoch) -> io::Result<Scan<FoundCopy>> {
+    let bytes = disk::read_small_now(&path.join("meta"), 2 * META_SLOT_BYTES)?;
+    let meta = match meta::decode_file(&bytes.unwrap_or_default()) {
+        Ok(file) => file.newest,
+        Err(FormatError::Newer(version)) => return Ok(Err((path.to_path_buf(), version))),
+        Err(FormatError::Damaged(_)) => None,
+    };
+    Ok(Ok(FoundCopy {
+        copy: CopyId { key, epoch },
+        path: path.to_path_buf(),
+        install: meta.and_then(|m| m.install),
+        hwm: meta.map_or(Offset(0), |m| m.hwm),
+        end: meta.map_or(Offset(0), |m| m.durable_end),
+    }))
+}
+
+fn scan_now(root: &Path) -> io::Result<Scan<Found>> {
     let mut found = Found::default();
     for name in disk::list_dir_now(&partitions_root(root))? {
         let path = partitions_root(root).join(&name);
@@ -133,22 +178,10 @@ fn scan_now(root: &Path) -> io::Result<Scan> {
             found.unknown.push(path);
             continue;
         };
-        let bytes = disk::read_small_now(&path.join("meta"), 2 * META_SLOT_BYTES)?;
-        let meta = match meta::decode_file(&bytes.unwrap_or_default()) {
-            Ok(file) => file.newest,
-            Err(FormatError::Newer(version)) => return Ok(Err((path, version))),
-            Err(FormatError::Damaged(_)) => None,
-        };
-        found.copies.push(FoundCopy {
-            copy: CopyId {
-                key,
-                epoch: Epoch(epoch),
-            },
-            path,
-            install: meta.and_then(|m| m.install),
-            hwm: meta.map_or(Offset(0), |m| m.hwm),
-            end: meta.map_or(Offset(0), |m| m.durable_end),
-        });
+        match copy_now(&path, key, Epoch(epoch))? {
+            Ok(copy) => found.copies.push(copy),
+            Err(newer) => return Ok(Err(newer)),
+        }
     }
     for name in disk::list_dir_now(&staging_root(root))? {
         let path = staging_root(root).join(&name);

@@ -172,7 +172,8 @@ pub struct MoveView {
     /// Identity.
     pub move_id: u64,
     /// `waiting`, `open`, `catch_up`, `begin_handoff`, `freeze`, `finalize`, `install`, `flip`,
-    /// `serve`, `done` or `failed`.
+    /// `flip_unknown` (the answer to the flip was lost, the metadata is being asked), `roll_back` (the
+    /// flip was refused for good, the copy goes back into staging), `serve`, `done` or `failed`.
     pub phase: String,
     /// Bytes at the target.
     pub bytes_done: u64,
@@ -196,7 +197,8 @@ pub struct MoveView {
     pub last_error: String,
     /// Recorded permission to freeze; 0: none.
     pub handoff_id: u64,
-    /// How it ended: `flipped`, `cancelled` or `superseded`; empty while it runs.
+    /// How it ended: `flipped`, `promoted` (the source was dead, the copy took its place),
+    /// `superseded` or `cancelled` (its topic is gone); empty while it runs.
     pub outcome: String,
     /// Bytes left at the end of each pass.
     pub tails: Vec<u64>,
@@ -251,6 +253,9 @@ pub struct PlanStepView {
     pub to: String,
     /// Why.
     pub reason: String,
+    /// Size of the partition as its owner told last; 0: unknown.
+    #[serde(default)]
+    pub bytes: u64,
 }
 
 /// What the planner would do now, and why not more.
@@ -269,4 +274,34 @@ pub struct LocationView {
     pub topic: TopicView,
     /// The nodes that own or will own them.
     pub nodes: Vec<MemberView>,
+}
+
+/// A partition that giving up its dead owner loses.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LostPartitionView {
+    /// Topic name.
+    pub topic: String,
+    /// Partition index.
+    pub partition: u32,
+    /// Number of ownership changes so far.
+    pub epoch: u64,
+    /// Bytes on the disk as told last; 0: unknown.
+    pub bytes: u64,
+    /// Where a copy is under way, which would be given up too; empty: nowhere.
+    pub target: String,
+}
+
+/// What giving up a dead node loses.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LossView {
+    /// Its partitions.
+    pub partitions: Vec<LostPartitionView>,
+    /// Moves to it that are cancelled.
+    pub inbound: u32,
+    /// Accepted records in its ingress WALs as it told last.
+    pub undispatched: u64,
+    /// Whether it has told the present leader anything.
+    pub told: bool,
+    /// What speaks against it now, and what to do first, a sentence each.
+    pub notes: Vec<String>,
 }

@@ -5,7 +5,7 @@
 //! it goes; what the metadata does not account for is kept.
 
 use crate::copy::InstallMark;
-use crate::ids::{CopyId, Epoch, NodeId, Offset, TopicId};
+use crate::ids::{CopyId, NodeId, Offset, TopicId};
 use crate::meta::{Assignment, EndedEpoch, EpochEnd, MetaState};
 
 /// What a real copy on the disk is.
@@ -55,12 +55,14 @@ pub fn standing(
     Standing::Stray
 }
 
-/// From where on an ended copy may hold records that went nowhere else (R9).
+/// From where on an ended copy may hold records that went nowhere else (R9). `frontier` is the
+/// copy's own.
 #[must_use]
-pub const fn salvage_point(end: EpochEnd) -> Offset {
+pub const fn salvage_point(end: EpochEnd, frontier: Offset) -> Offset {
     match end {
         EpochEnd::Completed { captured_end } => captured_end,
         EpochEnd::Promoted { told_hwm } => told_hwm,
+        EpochEnd::Forgotten => frontier,
     }
 }
 
@@ -68,13 +70,13 @@ pub const fn salvage_point(end: EpochEnd) -> Offset {
 /// never replaced by an empty one.
 #[must_use]
 pub fn has_log(assignment: &Assignment) -> bool {
-    assignment.opened || assignment.epoch > Epoch(1)
+    assignment.opened || assignment.epoch > assignment.born
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ids::{MoveId, PartitionIndex, PartitionKey, RaftIndex};
+    use crate::ids::{Epoch, MoveId, PartitionIndex, PartitionKey, RaftIndex};
     use crate::meta::{Topic, TopicSettings};
     use alloc::sync::Arc;
     use alloc::vec;
@@ -101,6 +103,7 @@ mod tests {
                 opened: true,
                 ended,
                 changed: RaftIndex(3),
+                born: Epoch(1),
             }],
         };
         state.topics.insert(TopicId(3), Arc::new(topic));

@@ -1,13 +1,14 @@
 //! What the admin port answers to which path.
 //!
 //! What this file keeps true: paths and JSON fields are stable (additions only); a change of the
-//! cluster is answered after it is applied on this node; an unknown outcome is told as such (504).
+//! cluster (in [`super::orders`]) is answered after it is applied on this node.
 
+use super::orders;
 use super::ready;
 use crate::context::{NodeContext, Stopping};
-use crate::messages::{ControlRequest, ProposeError};
-use narad_core::ids::{NodeId, TopicName};
-use narad_core::meta::{Command, MetaState, Refusal, Reply as Applied, Topic};
+use crate::messages::ControlRequest;
+use narad_core::ids::TopicName;
+use narad_core::meta::{MetaState, Topic};
 use narad_wire::client::{PartitionView, TopicView};
 use narad_wire::convert::settings_to_view;
 use narad_wire::error::{ErrorCode, WireFault, code_name};
@@ -28,7 +29,7 @@ const JSON: &str = "application/json";
 /// OpenMetrics, which Prometheus asks for and understands.
 const METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-fn json<T: Serialize>(status: u16, value: &T) -> Reply {
+pub(super) fn json<T: Serialize>(status: u16, value: &T) -> Reply {
     let mut body = serde_json::to_string(value).expect("a view is JSON");
     body.push('\n');
     Reply {
@@ -61,7 +62,7 @@ fn fault(fault: &WireFault) -> Reply {
     problem(status, code_name(fault.code), &fault.message, &fault.hint)
 }
 
-fn stopping() -> Reply {
+pub(super) fn stopping() -> Reply {
     problem(
         503,
         "shuttingDown",
@@ -76,9 +77,21 @@ pub(super) fn route(ctx: &Arc<NodeContext>, method: &str, url: &str) -> Reply {
     let parts: Vec<&str> = path.split('/').filter(|part| !part.is_empty()).collect();
     match parts.as_slice() {
         ["v1", "cluster", "members", id, "decommission"] => match method {
-            "POST" => decommission(ctx, id, true),
-            "DELETE" => decommission(ctx, id, false),
-            _ => not_allowed("POST, DELETE"),
+            "POST" => orders::decommission(ctx, id, true),
+            "DELETE" => orders::decommission(ctx, id, false),
+            "GET" | "HEAD" => orders::dry_run(ctx, id),
+            _ => not_allowed("GET, HEAD, POST, DELETE"),
+        },
+        ["v1", "cluster", "members", id, "forget"] => match method {
+            "POST" => orders::forget(ctx, id, url),
+            "GET" | "HEAD" => orders::loss(ctx, id),
+            _ => not_allowed("GET, HEAD, POST"),
+        },
+        ["v1", "cluster", "pause"] => match method {
+            "POST" => orders::pause(ctx, true),
+            "DELETE" => orders::pause(ctx, false),
+            "GET" | "HEAD" => json(200, &json!({ "paused": ctx.state().rebalance_paused })),
+            _ => not_allowed("GET, HEAD, POST, DELETE"),
         },
         known if get(ctx, known).is_some() && !matches!(method, "GET" | "HEAD") => {
             not_allowed("GET, HEAD")
@@ -90,7 +103,7 @@ pub(super) fn route(ctx: &Arc<NodeContext>, method: &str, url: &str) -> Reply {
                 "unknownPath",
                 &format!("there is nothing at {path}"),
                 "see /healthz /readyz /metrics /v1/cluster/members /v1/cluster/moves /v1/cluster/plan \
-                 /v1/topics",
+                 /v1/cluster/pause /v1/topics",
             ),
         },
     }
@@ -145,7 +158,7 @@ fn get<'a>(
     })
 }
 
-fn view<T: Serialize>(answer: Result<Result<T, WireFault>, Stopping>) -> Reply {
+pub(super) fn view<T: Serialize>(answer: Result<Result<T, WireFault>, Stopping>) -> Reply {
     match answer {
         Ok(Ok(view)) => json(200, &view),
         Ok(Err(error)) => fault(&error),
@@ -203,56 +216,5 @@ fn topic(ctx: &NodeContext, name: &str) -> Reply {
     view(
         ctx.control
             .ask_blocking(|answer| ControlRequest::Topic { name, answer }),
-    )
-}
-
-fn decommission(ctx: &Arc<NodeContext>, id: &str, draining: bool) -> Reply {
-    let id = match NodeId::parse(id) {
-        Ok(id) => id,
-        Err(error) => {
-            let message = format!("{id:?} {error}");
-            return problem(
-                400,
-                "invalid",
-                &message,
-                "see /v1/cluster/members for the ids",
-            );
-        }
-    };
-    let command = Command::SetDraining {
-        id: id.clone(),
-        draining,
-    };
-    let proposed = ctx
-        .control
-        .ask_blocking(|answer| ControlRequest::Propose { command, answer });
-    match proposed {
-        Err(Stopping) => stopping(),
-        Ok(Ok((_, Applied::Done { .. }))) => {
-            let status = if draining { 202 } else { 200 };
-            json(status, &json!({ "id": id, "draining": draining }))
-        }
-        Ok(Ok((_, Applied::Refused { refusal }))) => refused(&refusal),
-        Ok(Err(ProposeError::Unknown { reason })) => problem(
-            504,
-            "unknownOutcome",
-            &reason,
-            "look at /v1/cluster/members before doing it again; repeating it is harmless",
-        ),
-        Ok(Err(error)) => problem(503, "unavailable", &error.to_string(), "try again"),
-    }
-}
-
-fn refused(refusal: &Refusal) -> Reply {
-    let (status, code) = match refusal {
-        Refusal::UnknownMember => (404, "notMember"),
-        Refusal::MemberRemoved => (410, "notMember"),
-        _ => (409, "refused"),
-    };
-    problem(
-        status,
-        code,
-        &refusal.to_string(),
-        "see /v1/cluster/members",
     )
 }

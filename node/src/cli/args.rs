@@ -71,6 +71,10 @@ pub enum Command {
     Verify(VerifyArgs),
     /// Print the frames of one segment or WAL file; changes nothing
     Dump(DumpArgs),
+    /// Give a cluster whose quorum is lost for good a new one, from the disk of a survivor that is stopped
+    RecoverQuorum(RecoverQuorumArgs),
+    /// Hand what the disk of a node that was given up still holds to the cluster
+    Salvage(SalvageArgs),
     /// Print a completion script for a shell
     Completions {
         /// The shell
@@ -222,7 +226,7 @@ pub struct ReplayArgs {
 #[derive(Debug, Subcommand)]
 pub enum ClusterCommand {
     /// Members: status, drain flag, owned partitions and moves
-    Members,
+    Members(MembersArgs),
     /// Running and latest finished moves
     Moves(MovesArgs),
     /// What the planner would move now, and what holds it back
@@ -242,6 +246,18 @@ pub enum ClusterCommand {
     },
     /// Drain a node off and remove it from the cluster
     Decommission(DecommissionArgs),
+    /// Give up a dead node that never comes back; without --accept-loss only show what is lost
+    Forget {
+        /// The node's id
+        node: String,
+        /// Do it: its partitions begin anew, empty, on other nodes
+        #[arg(long)]
+        accept_loss: bool,
+    },
+    /// Start no more moves; running ones go on
+    Pause,
+    /// Balance again
+    Resume,
     /// Show or set the bandwidth of each copy
     Throttle {
         /// As in 50MiB/s; 0 or unlimited takes the limit away; without it the limit is shown
@@ -250,9 +266,20 @@ pub enum ClusterCommand {
     },
 }
 
+/// `narad cluster members`.
+#[derive(Debug, Args)]
+pub struct MembersArgs {
+    /// Show them anew every second until interrupted
+    #[arg(long)]
+    pub watch: bool,
+}
+
 /// `narad cluster moves`.
 #[derive(Debug, Args)]
 pub struct MovesArgs {
+    /// Show the finished moves with the parts of their freezes
+    #[arg(long, conflicts_with_all = ["watch", "wait"])]
+    pub history: bool,
     /// Show the moves anew every second until interrupted
     #[arg(long, conflicts_with = "wait")]
     pub watch: bool,
@@ -278,6 +305,23 @@ pub struct DecommissionArgs {
     /// Only show what would be moved where
     #[arg(long)]
     pub dry_run: bool,
+}
+
+/// `narad recover-quorum`.
+#[derive(Debug, Args)]
+pub struct RecoverQuorumArgs {
+    /// The data directory of the survivor
+    pub dir: PathBuf,
+    /// Do it: changes of the metadata that only the lost voters had are lost
+    #[arg(long)]
+    pub accept_loss: bool,
+}
+
+/// `narad salvage`.
+#[derive(Debug, Args)]
+pub struct SalvageArgs {
+    /// The data directory of the node that was given up
+    pub dir: PathBuf,
 }
 
 /// `narad verify`.

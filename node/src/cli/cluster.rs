@@ -11,9 +11,10 @@ use super::error::CliResult;
 use super::interrupt::Interrupt;
 use super::moves;
 use super::output::{Out, render, table};
+use super::screen;
 use super::units;
 use narad_core::ids::PartitionIndex;
-use narad_wire::client::{MembersView, PlanView};
+use narad_wire::client::{LossView, MembersView, PlanView};
 use serde_json::json;
 
 /// Runs one of the cluster commands.
@@ -27,9 +28,20 @@ pub async fn run(
 ) -> CliResult {
     let mut out = Out::new();
     match command {
-        ClusterCommand::Members => {
-            let view = session.members().await?;
-            print(session, &mut out, &view, members)?;
+        ClusterCommand::Members(args) => {
+            let look = async || {
+                let view = session.members().await?;
+                Ok(if session.json {
+                    serde_json::to_string(&view).expect("a view is JSON")
+                } else {
+                    members(&view)
+                })
+            };
+            if args.watch {
+                screen::watch(session.json, interrupt, &mut out, look).await?;
+            } else {
+                out.line(look().await?)?;
+            }
         }
         ClusterCommand::Moves(args) => moves::run(session, args, interrupt, &mut out).await?,
         ClusterCommand::Plan => {
@@ -67,6 +79,25 @@ pub async fn run(
         ClusterCommand::Decommission(args) => {
             decommission::run(session, args, interrupt, &mut out).await?;
         }
+        ClusterCommand::Forget { node, accept_loss } => {
+            let (loss, done) = session.forget(&node, accept_loss).await?;
+            if session.json {
+                out.json(&json!({"node": node, "forgotten": done, "loss": loss}))?;
+            } else {
+                out.line(forget(&node, &loss, done))?;
+            }
+        }
+        ClusterCommand::Pause | ClusterCommand::Resume => {
+            let wanted = matches!(command, ClusterCommand::Pause);
+            let paused = session.pause_rebalance(Some(wanted)).await?;
+            if session.json {
+                out.json(&json!({"paused": paused}))?;
+            } else if paused {
+                out.line("no more moves are started, drains included; running ones go on. narad cluster resume ends this")?;
+            } else {
+                out.line("moves are started again; narad cluster plan shows which")?;
+            }
+        }
         ClusterCommand::Throttle { rate } => {
             let bytes_per_s = session.throttle(rate).await?;
             if session.json {
@@ -97,18 +128,48 @@ fn print<V: serde::Serialize>(
     }
 }
 
+/// What giving up a node loses, or has lost.
+fn forget(node: &str, loss: &LossView, done: bool) -> String {
+    let mut text = if done {
+        format!(
+            "{node} is given up. Lost with its disk, unless it comes back (then it hands over what it has):"
+        )
+    } else {
+        format!("giving {node} up loses:")
+    };
+    let bytes: u64 = loss.partitions.iter().map(|one| one.bytes).sum();
+    text.push_str(&format!(
+        "\n  {} partitions, {} as last told",
+        loss.partitions.len(),
+        units::size(bytes)
+    ));
+    for one in &loss.partitions {
+        text.push_str(&format!("\n    {}/{}", one.topic, one.partition));
+        if !one.target.is_empty() {
+            text.push_str(&format!(" (a copy is under way to {})", one.target));
+        }
+    }
+    let told = if loss.told {
+        format!("{} accepted records", units::count(loss.undispatched))
+    } else {
+        "accepted records, how many is not known".to_owned()
+    };
+    text.push_str(&format!("\n  {told} in its ingress WAL"));
+    for note in &loss.notes {
+        text.push_str(&format!("\nnote: {note}"));
+    }
+    if !done {
+        text.push_str(&format!(
+            "\nnothing was changed; narad cluster forget {node} --accept-loss does it"
+        ));
+    }
+    text
+}
+
 fn members(view: &MembersView) -> String {
     let heads = [
-        "node",
-        "status",
-        "role",
-        ">owned",
-        ">in",
-        ">out",
-        ">pending",
-        ">disk free",
-        "address",
-        "note",
+        "node", "status", "role", ">owned", ">in", ">out", ">pending", ">used", ">free", ">shards",
+        "version", "address",
     ];
     let mut rows = table(&heads);
     for member in &view.members {
@@ -125,11 +186,17 @@ fn members(view: &MembersView) -> String {
             member.inbound.to_string(),
             member.outbound.to_string(),
             units::count(member.undispatched),
+            units::size(member.disk_used_bytes),
             units::size(member.disk_free_bytes),
+            member.shards.to_string(),
+            member.version.clone(),
             member.addr.clone(),
-            member.held.clone(),
         ]);
     }
+    let held = view.members.iter().filter(|member| !member.held.is_empty());
+    let held: String = held
+        .map(|member| format!("\n{} is held by: {}", member.id, member.held))
+        .collect();
     let leader = if view.leader.is_empty() {
         "no leader: nothing can be moved, created or deleted until a majority of the voters is back"
             .to_owned()
@@ -139,7 +206,7 @@ fn members(view: &MembersView) -> String {
             view.leader, view.term, view.applied
         )
     };
-    format!("{}\n\n{leader}", render(&rows))
+    format!("{}\n{held}\n{leader}", render(&rows))
 }
 
 /// The steps and notes of a plan, for people.
@@ -209,6 +276,7 @@ mod tests {
                 from: "n1".into(),
                 to: "n2".into(),
                 reason: "balance".into(),
+                bytes: 0,
             }],
             notes: vec!["n3 is dead: 2 partitions wait for it".into()],
         };

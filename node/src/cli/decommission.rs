@@ -13,7 +13,7 @@ use super::interrupt::Interrupt;
 use super::moves::interrupted;
 use super::output::{Out, Progress};
 use super::units;
-use narad_wire::client::{MemberView, MovesView};
+use narad_wire::client::{MemberView, MovesView, PlanView};
 use serde_json::json;
 use std::time::{Duration, Instant};
 
@@ -40,9 +40,24 @@ pub async fn run(
     out: &mut Out,
 ) -> CliResult {
     let node = &args.node;
-    let plan = session
-        .decommission(node, args.cancel, args.dry_run)
-        .await?;
+    let progress = Progress::new(session.json);
+    if !args.cancel {
+        // What will hold it is said before anything is set in motion.
+        let checked = session.decommission(node, false, true).await?;
+        let estimate = estimate(&checked, &session.moves().await?);
+        if args.dry_run {
+            if session.json {
+                return out.json(&checked);
+            }
+            out.line(cluster::plan(&checked))?;
+            return out.line(estimate);
+        }
+        for note in &checked.notes {
+            progress.note(note);
+        }
+        progress.note(&estimate);
+    }
+    let plan = session.decommission(node, args.cancel, false).await?;
     if args.wait {
         return wait(session, node, interrupt, out).await;
     }
@@ -52,12 +67,45 @@ pub async fn run(
     if args.cancel {
         return out.line(format_args!("{node} stays: it is not draining any more"));
     }
-    if !args.dry_run {
-        out.line(format_args!(
-            "{node} is draining; narad cluster decommission {node} --wait shows how far it is"
-        ))?;
-    }
+    out.line(format_args!(
+        "{node} is draining; narad cluster decommission {node} --wait shows how far it is"
+    ))?;
     out.line(cluster::plan(&plan))
+}
+
+/// How much has to move, and how long that takes at the pace of the latest moves.
+fn estimate(plan: &PlanView, moves: &MovesView) -> String {
+    let bytes: u64 = plan.steps.iter().map(|step| step.bytes).sum();
+    let unknown = plan.steps.iter().filter(|step| step.bytes == 0).count();
+    let mut text = format!(
+        "{} partitions to move, {}",
+        plan.steps.len(),
+        units::size(bytes)
+    );
+    if unknown > 0 {
+        text.push_str(&format!(" without {unknown} whose size is not told"));
+    }
+    let mut paces: Vec<u64> = moves
+        .moves
+        .iter()
+        .chain(&moves.finished)
+        .map(|one| one.bytes_per_s)
+        .filter(|pace| *pace > 0)
+        .collect();
+    paces.sort_unstable();
+    match paces.get(paces.len() / 2) {
+        Some(pace) => {
+            let ms = u128::from(bytes) * 1_000 / u128::from(*pace);
+            let ms = u64::try_from(ms).unwrap_or(u64::MAX);
+            text.push_str(&format!(
+                "; about {} one after the other, at the {} of the latest moves",
+                units::millis(ms),
+                units::rate(*pace)
+            ));
+        }
+        None => text.push_str("; how fast copies are here is not known before the first one"),
+    }
+    text
 }
 
 /// What one look says.
@@ -291,6 +339,38 @@ mod tests {
             ..member()
         };
         assert_eq!(judge(Some(&kept)), Look::Kept);
+    }
+
+    #[test]
+    fn the_estimate_goes_by_the_median_pace_and_says_what_it_does_not_know() {
+        use narad_wire::client::{MoveView, PlanStepView};
+        let step = |bytes| PlanStepView {
+            bytes,
+            ..PlanStepView::default()
+        };
+        let plan = PlanView {
+            steps: vec![step(600 << 20), step(400 << 20), step(0)],
+            notes: Vec::new(),
+        };
+        let none = estimate(&plan, &MovesView::default());
+        assert!(
+            none.contains("3 partitions") && none.contains("not known"),
+            "{none}"
+        );
+        let of = |bytes_per_s| MoveView {
+            bytes_per_s,
+            ..MoveView::default()
+        };
+        let moves = MovesView {
+            moves: Vec::new(),
+            finished: vec![of(0), of(10 << 20), of(100 << 20), of(900 << 20)],
+        };
+        let text = estimate(&plan, &moves);
+        assert!(
+            text.contains("without 1") && text.contains("about 10"),
+            "{text}"
+        );
+        assert!(text.contains("100 MiB/s"), "{text}");
     }
 
     #[test]

@@ -9,13 +9,11 @@ use super::connect::Session;
 use super::error::{CliError, CliResult};
 use super::interrupt::Interrupt;
 use super::output::{Out, Progress, render, table};
+use super::screen::{self, LOOK_EVERY};
 use super::units;
 use narad_wire::client::{MoveView, MovesView};
-use std::io::IsTerminal;
 use std::time::{Duration, Instant};
 
-/// Between two looks.
-const LOOK_EVERY: Duration = Duration::from_millis(1_000);
 /// Looks in a row at which nothing moved, before the cluster is said to be at rest.
 const QUIET_LOOKS: u32 = 2;
 /// Finished moves shown to people; `--json` shows what the nodes remember.
@@ -34,27 +32,65 @@ pub async fn run(
     if args.wait {
         return wait(session, args.for_seconds, interrupt, out).await;
     }
-    loop {
-        let view = session.moves().await?;
-        if args.watch && !session.json && std::io::stdout().is_terminal() {
-            out.line(format_args!("\x1b[2J\x1b[H{}", overview(&view)))?;
-        } else if session.json {
-            out.json(&view)?;
+    let show = |view: &MovesView| {
+        if session.json {
+            serde_json::to_string(view).expect("a view is JSON")
+        } else if args.history {
+            history(view)
         } else {
-            out.line(overview(&view))?;
+            overview(view)
         }
-        out.flush()?;
-        if !args.watch {
-            return Ok(());
-        }
-        if interrupt.pause(LOOK_EVERY).await {
-            if !session.json {
-                out.line("watching ends here; the moves go on by themselves")?;
-                out.flush()?;
-            }
-            return Ok(());
-        }
+    };
+    if !args.watch {
+        return out.line(show(&session.moves().await?));
     }
+    screen::watch(session.json, interrupt, out, async || {
+        Ok(show(&session.moves().await?))
+    })
+    .await
+}
+
+/// Finished moves with the parts of their freezes.
+fn history(view: &MovesView) -> String {
+    if view.finished.is_empty() {
+        return "no move has ended yet, as far as the nodes that run remember".to_owned();
+    }
+    let heads = [
+        "partition",
+        "move",
+        "outcome",
+        ">took",
+        ">freeze",
+        ">settle",
+        ">drain",
+        ">persist",
+        ">install",
+        ">flip",
+        ">takeover",
+    ];
+    let mut rows = table(&heads);
+    for one in &view.finished {
+        let split = &one.split;
+        // In ms, without saying so in each cell: the table has a line for that.
+        let part = |us: u64| match us {
+            0 => "-".to_owned(),
+            us => format!("{:.2}", us as f64 / 1_000.0),
+        };
+        rows.add_row(vec![
+            format!("{}/{}", one.topic, one.partition),
+            format!("{} > {}", one.source, one.target),
+            one.outcome.clone(),
+            units::millis(one.elapsed_ms),
+            part(one.freeze_us),
+            part(split.settle_us),
+            part(split.drain_us),
+            part(split.persist_us),
+            part(split.install_us),
+            part(split.flip_us),
+            part(split.takeover_us),
+        ]);
+    }
+    format!("freezes and their parts in ms\n{}", render(&rows))
 }
 
 async fn wait(
@@ -263,6 +299,25 @@ mod tests {
             text.lines().all(|line| line.chars().count() <= 100),
             "{text}"
         );
+    }
+
+    #[test]
+    fn the_history_shows_the_parts_of_a_freeze_within_the_width() {
+        let mut done = moving();
+        done.outcome = "superseded".into();
+        done.freeze_us = 123_456;
+        done.split.drain_us = 100_000;
+        done.split.flip_us = 23_456;
+        let view = MovesView {
+            moves: Vec::new(),
+            finished: vec![done],
+        };
+        let text = history(&view);
+        assert!(text.contains("drain") && text.contains("100"), "{text}");
+        for line in text.lines() {
+            assert!(line.chars().count() <= 100, "{line}");
+        }
+        assert!(history(&MovesView::default()).contains("no move"));
     }
 
     #[test]

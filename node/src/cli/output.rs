@@ -47,6 +47,15 @@ impl Out {
         Ok(())
     }
 
+    /// Bytes as they are.
+    ///
+    /// # Errors
+    /// As [`Out::line`].
+    pub fn raw(&mut self, bytes: &[u8]) -> CliResult {
+        self.writer.write_all(bytes)?;
+        Ok(())
+    }
+
     /// One JSON document on one line.
     ///
     /// # Errors

@@ -62,13 +62,10 @@ pub(super) fn resolve(args: ServeArgs) -> Result<Config, ConfigErrors> {
     let mut problems = Problems::default();
     let args = match &args.config {
         None => args,
-        Some(path) => match read_file(path) {
-            Ok(file) => args.or(file),
-            Err(message) => {
-                problems.add("--config", message);
-                args
-            }
-        },
+        Some(path) => {
+            let file = read_file(path, &mut problems);
+            args.or(file)
+        }
     };
     let timings = timings(&args, &mut problems);
     let moves = moves(&args, &timings, &mut problems);
@@ -119,14 +116,41 @@ pub(super) fn resolve(args: ServeArgs) -> Result<Config, ConfigErrors> {
     Err(ConfigErrors(problems.0))
 }
 
-fn read_file(path: &Path) -> Result<ServeArgs, String> {
-    let file = std::fs::File::open(path)
-        .map_err(|error| format!("cannot open {}: {error}", path.display()))?;
-    let mut text = String::new();
-    file.take(limits::CONFIG_FILE_MAX_BYTES)
-        .read_to_string(&mut text)
-        .map_err(|error| format!("cannot read {}: {error}", path.display()))?;
-    toml::from_str(&text).map_err(|error| format!("{}: {error}", path.display()))
+/// What the file says; every key that is wrong is told, and the others count.
+fn read_file(path: &Path, problems: &mut Problems) -> ServeArgs {
+    let name = path.display();
+    let text = std::fs::File::open(path).and_then(|file| {
+        let mut text = String::new();
+        file.take(limits::CONFIG_FILE_MAX_BYTES)
+            .read_to_string(&mut text)?;
+        Ok(text)
+    });
+    let text = match text {
+        Ok(text) => text,
+        Err(error) => {
+            problems.add("--config", format!("cannot read {name}: {error}"));
+            return ServeArgs::default();
+        }
+    };
+    let table: toml::Table = match toml::from_str(&text) {
+        Ok(table) => table,
+        Err(error) => {
+            problems.add("--config", format!("{name}: {error}"));
+            return ServeArgs::default();
+        }
+    };
+    let mut all = ServeArgs::default();
+    for (key, value) in table {
+        let one = toml::Table::from_iter([(key.clone(), value)]);
+        match one.try_into::<ServeArgs>() {
+            Ok(one) => all = all.or(one),
+            Err(error) => {
+                let why = error.message().to_owned();
+                problems.add("--config", format!("{name}: {key}: {why}"));
+            }
+        }
+    }
+    all
 }
 
 fn node_id(args: &ServeArgs, problems: &mut Problems) -> Option<NodeId> {

@@ -156,3 +156,87 @@ fn a_flag_beats_the_file_and_an_unknown_key_is_told() {
     );
     std::fs::remove_dir_all(&dir).unwrap();
 }
+
+#[test]
+fn every_wrong_key_of_a_file_is_told_beside_every_other_problem() {
+    let dir = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../target");
+    let path = dir.join(format!("wrong-keys-{}.toml", std::process::id()));
+    std::fs::write(
+        &path,
+        "colour = 'red'\nshards = 'many'\nheartbeat_ms = 1\nwal_cap = 5\nlisten = '127.0.0.1:7000'\n",
+    )
+    .expect("the target directory can be written");
+    let words = ["--node-id", "a", "--config", path.to_str().expect("text")];
+    let errors = Config::resolve(args(&words)).expect_err("wrong");
+    std::fs::remove_file(&path).expect("it is ours");
+    let text = errors.to_string();
+    for part in [
+        "colour",
+        "shards",
+        "wal_cap",
+        "--heartbeat-ms",
+        "--data-dir",
+    ] {
+        assert!(text.contains(part), "{part} is missing in\n{text}");
+    }
+    assert!(!text.contains("--listen"), "the good key counts:\n{text}");
+}
+
+/// Names of all settings, as the command line has them.
+fn knobs() -> Vec<String> {
+    #[derive(clap::Parser)]
+    struct Program {
+        #[command(flatten)]
+        serve: ServeArgs,
+    }
+    let command = <Program as clap::CommandFactory>::command();
+    let ids = command.get_arguments().filter_map(|arg| arg.get_long());
+    ids.filter(|id| !matches!(*id, "help" | "config"))
+        .map(|id| id.replace('-', "_"))
+        .collect()
+}
+
+#[test]
+fn the_sample_file_names_every_knob_with_its_default_and_is_valid() {
+    let text = include_str!("../../docs/narad.toml");
+    let mut all = String::new();
+    for line in text.lines() {
+        // Knobs that are commented out show their defaults.
+        let line = line.strip_prefix("#= ").unwrap_or(line);
+        all.push_str(line);
+        all.push('\n');
+    }
+    let table: toml::Table = toml::from_str(&all).expect("TOML");
+    let knobs = knobs();
+    for knob in &knobs {
+        assert!(table.contains_key(knob), "{knob} is not in the sample file");
+    }
+    for key in table.keys() {
+        assert!(knobs.contains(key), "{key} is no setting");
+    }
+    let mut file: ServeArgs = table.try_into().expect("every value has the right type");
+    // Founding and joining exclude each other; the sample shows both.
+    file.join = None;
+    let shown = Config::resolve(file).expect("the sample file is valid");
+    let mut bare = ServeArgs::default();
+    bare.node_id = Some("n1".into());
+    bare.data_dir = Some("/var/lib/narad".into());
+    bare.listen = Some("10.0.0.1:7420".into());
+    bare.http = Some("10.0.0.1:7422".into());
+    bare.insecure = Some(true);
+    bare.peers = Some(vec![
+        "n1=10.0.0.1:7420".into(),
+        "n2=10.0.0.2:7420".into(),
+        "n3=10.0.0.3:7420".into(),
+    ]);
+    let plain = Config::resolve(bare).expect("valid");
+    assert_eq!(
+        (shown.timings, shown.moves, shown.storage.segment_bytes),
+        (plain.timings, plain.moves, plain.storage.segment_bytes),
+        "what the sample calls a default is one"
+    );
+    assert_eq!(
+        (shown.min_voters, shown.max_voters, shown.bulk),
+        (plain.min_voters, plain.max_voters, plain.bulk)
+    );
+}

@@ -88,12 +88,13 @@ impl Beats {
             .collect()
     }
 
-    fn note(&mut self, beat: &Beat, state: &MetaState) {
+    /// Remembers what a node told; true when it is news for its removal.
+    fn note(&mut self, beat: &Beat, state: &MetaState) -> bool {
         self.told.retain(|id, _| state.members.contains_key(id));
         self.leaving.retain(|id, _| state.members.contains_key(id));
         self.sizes
             .retain(|key, _| state.topics.contains_key(&key.topic));
-        self.told.insert(
+        let before = self.told.insert(
             beat.node.clone(),
             Told {
                 incarnation: beat.incarnation,
@@ -114,6 +115,12 @@ impl Beats {
                 self.sizes.insert(key, bytes);
             }
         }
+        before.is_none_or(|before| {
+            before.incarnation != beat.incarnation
+                || before.undispatched != beat.undispatched
+                || before.held_copies != u64::from(beat.held_copies)
+                || before.applied != beat.applied
+        })
     }
 }
 
@@ -167,7 +174,12 @@ impl Core {
             })
         })?;
         if answer.registered {
-            self.beats.borrow_mut().note(&beat, &self.state());
+            let state = self.state();
+            let news = self.beats.borrow_mut().note(&beat, &state);
+            if news && state.members.get(&beat.node).is_some_and(|m| m.draining) {
+                // It may be all that its removal waits for.
+                self.replan.notify_one();
+            }
         }
         Ok(answer)
     }

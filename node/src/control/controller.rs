@@ -32,7 +32,11 @@ pub(super) async fn run(core: &Rc<Core>, term: u64) {
         let woken = pin!(core.replan.notified());
         let slept = pin!(glommio::timer::sleep(tick));
         match select(select(changed, woken), slept).await {
-            Either::Left(_) | Either::Right(_) => {}
+            Either::Left(_) => {}
+            // Nothing told of whatever there is to do, so this is counted.
+            Either::Right(_) => {
+                core.ctx.metrics.controller_ticks.inc();
+            }
         }
     }
 }

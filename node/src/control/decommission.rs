@@ -107,6 +107,17 @@ impl Core {
         None
     }
 
+    /// Whether a learner has caught up that should vote. Nothing but Raft's own progress tells of it.
+    pub(super) fn may_promote_learner(&self) -> bool {
+        let membership = self.raft.membership();
+        !membership.joint
+            && membership.voters.len() < self.ctx.config.max_voters
+            && !membership.learners.is_empty()
+            && self
+                .promotable(&self.state(), &membership.learners)
+                .is_some()
+    }
+
     /// A learner that lives, stays, and has the log.
     fn promotable(
         &self,

@@ -9,7 +9,7 @@ use super::registration::refused;
 use crate::messages::{JoinRequest, ProposeError};
 use crate::raft::{MembershipError, RaftPeer};
 use narad_core::ids::RaftIndex;
-use narad_core::meta::{Command, Refusal, Reply};
+use narad_core::meta::{Command, MetaState, Refusal, Reply};
 use narad_wire::error::{ErrorCode, WireFault};
 use std::rc::Rc;
 
@@ -28,8 +28,11 @@ fn unproposed(error: ProposeError) -> WireFault {
 }
 
 /// A refused registration, with the reason that the other side acts upon.
-fn refusal(request: &JoinRequest, refusal: &Refusal) -> WireFault {
+fn refusal(state: &MetaState, request: &JoinRequest, refusal: &Refusal) -> WireFault {
     let (code, detail) = match refusal {
+        Refusal::MemberRemoved if state.forgotten.contains(&request.node) => {
+            (ErrorCode::NotMember, refused::FORGOTTEN)
+        }
         Refusal::MemberRemoved => (ErrorCode::NotMember, refused::REMOVED),
         Refusal::OtherDisk => (ErrorCode::Refused, refused::OTHER_DISK),
         Refusal::OldIncarnation => (ErrorCode::Refused, refused::REPLACED),
@@ -71,7 +74,7 @@ impl Core {
             .map_err(unproposed)?;
         match reply {
             Reply::Done { .. } => {}
-            Reply::Refused { refusal: why } => return Err(refusal(&request, &why)),
+            Reply::Refused { refusal: why } => return Err(refusal(&self.state(), &request, &why)),
         }
         self.admit(&request.node.0, &request.addr).await?;
         tracing::info!(
@@ -122,7 +125,7 @@ impl Core {
             return Ok(());
         }
         if !state.holdings()[&request.node].is_free() {
-            return Err(refusal(request, &Refusal::OtherDisk));
+            return Err(refusal(&state, request, &Refusal::OtherDisk));
         }
         let changed = if membership.voters.contains_key(id) {
             if membership.voters.len() <= self.ctx.config.min_voters {

@@ -41,6 +41,9 @@ pub(super) fn start(core: Rc<Core>, bulk: Arc<BulkServer>) {
                 }
             }
             show(&core, status.term, leads.is_some());
+            if leads.is_some() && core.may_promote_learner() {
+                core.replan.notify_one();
+            }
             if !watch.changed().await {
                 return;
             }
@@ -132,6 +135,11 @@ fn count(core: &Core, state: &MetaState) {
     }
     let removed = state.removed.contains_key(core.id());
     if removed && !state.members.contains_key(core.id()) {
-        core.fail(ControlError::Removed(core.id().to_string()));
+        let id = core.id().to_string();
+        core.fail(if state.forgotten.contains(core.id()) {
+            ControlError::Forgotten(id)
+        } else {
+            ControlError::Removed(id)
+        });
     }
 }

@@ -11,7 +11,7 @@ use narad_core::meta::{Command, Reply};
 use narad_schema::client_capnp::{move_, plan_step};
 use narad_schema::peer_capnp::{heartbeat, join_request, peer};
 use narad_wire::client::{
-    MemberView, MembersView, MoveView, MovesView, PlanStepView, PlanView, TopicView,
+    LossView, MemberView, MembersView, MoveView, MovesView, PlanStepView, PlanView, TopicView,
 };
 use narad_wire::convert;
 use narad_wire::error::WireError;
@@ -177,6 +177,18 @@ impl Core {
             }
         };
         self.noted(addr, answer)
+    }
+
+    /// What giving up a node would lose, as the node at `addr` sees it.
+    pub(super) async fn call_loss(&self, addr: &str, id: &NodeId) -> Result<LossView, WireError> {
+        let mut call = self.pool.node(addr).await?.forget_request();
+        call.get().set_node(id.as_str());
+        let limit = Duration::from_millis(limits::VIEW_CALL_MS);
+        let answer = rpc::call(limit, call.send(), |results| {
+            convert::check(results.has_error(), results.get_error())?;
+            convert::read_loss(results.get_loss()?)
+        });
+        self.noted(addr, answer.await)
     }
 
     /// All moves, as this node's own client interface tells them.

@@ -18,9 +18,11 @@ use std::rc::Rc;
 use std::time::Duration;
 
 /// Machine-readable reasons of a refused registration, in the fault's `detail`.
-pub(super) mod refused {
+pub(crate) mod refused {
     /// The member was removed.
     pub(crate) const REMOVED: &str = "member_removed";
+    /// The member was given up while it was dead.
+    pub(crate) const FORGOTTEN: &str = "member_forgotten";
     /// Another data directory is known under the id.
     pub(crate) const OTHER_DISK: &str = "other_disk";
     /// A newer process has registered.
@@ -172,7 +174,7 @@ async fn attempt(core: &Rc<Core>, request: &JoinRequest) -> Result<RaftIndex, Wi
 }
 
 /// Whom to ask, the likeliest leader first; never this node itself.
-fn candidates(core: &Core) -> Vec<String> {
+pub(super) fn candidates(core: &Core) -> Vec<String> {
     let mut list = Vec::new();
     list.extend(core.leader().map(|(_, addr)| addr));
     let state = core.state();
@@ -208,6 +210,7 @@ fn candidates(core: &Core) -> Vec<String> {
 fn verdict(core: &Core, fault: &WireFault) -> Option<ControlError> {
     let id = core.id().to_string();
     match fault.detail.as_str() {
+        refused::FORGOTTEN => Some(ControlError::Forgotten(id)),
         refused::REMOVED => Some(ControlError::Removed(id)),
         // Refused before anything was asked: only removed nodes are.
         _ if fault.code == ErrorCode::NotMember => Some(ControlError::Removed(id)),

@@ -32,6 +32,7 @@ pub(super) fn start(core: Rc<Core>, mut requests: mpsc::Receiver<ControlRequest>
                 | ControlRequest::Join { .. }
                 | ControlRequest::Members { .. }
                 | ControlRequest::Plan { .. }
+                | ControlRequest::Loss { .. }
                 | ControlRequest::Moves { .. }
                 | ControlRequest::Topic { .. }
                 | ControlRequest::TransferLeader { .. } => &calls,
@@ -77,6 +78,7 @@ fn refuse(request: ControlRequest) {
         ControlRequest::Join { answer, .. } => send(answer, Err(busy())),
         ControlRequest::Members { answer } => send(answer, Err(busy())),
         ControlRequest::Plan { answer, .. } => send(answer, Err(busy())),
+        ControlRequest::Loss { answer, .. } => send(answer, Err(busy())),
         ControlRequest::Moves { answer } => send(answer, Err(busy())),
         ControlRequest::Topic { answer, .. } => send(answer, Err(busy())),
         ControlRequest::HandOver { answer } => send(answer, ()),
@@ -110,6 +112,7 @@ async fn answer(core: &Rc<Core>, request: ControlRequest) {
         ControlRequest::Plan { draining, answer } => {
             reply(answer, core.plan_view(draining)).await;
         }
+        ControlRequest::Loss { node, answer } => reply(answer, core.loss_view(node)).await,
         ControlRequest::Moves { answer } => {
             reply(answer, async {
                 core.call_own_moves().await.map_err(|e| e.into_fault())

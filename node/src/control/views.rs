@@ -8,8 +8,11 @@ use crate::limits;
 use narad_core::ids::{NodeId, PartitionKey};
 use narad_core::meta::{Member, MemberStatus, MetaState};
 use narad_core::planner::{DrainHold, Plan};
-use narad_wire::client::{MemberView, MembersView, PlanStepView, PlanView};
+use narad_wire::client::{
+    LossView, LostPartitionView, MemberView, MembersView, PlanStepView, PlanView,
+};
 use narad_wire::error::{ErrorCode, WireFault};
+use std::collections::BTreeMap;
 use std::rc::Rc;
 
 impl Core {
@@ -114,10 +117,7 @@ impl Core {
         if let Some(node) = &draining
             && !self.state().members.contains_key(node)
         {
-            return Err(
-                WireFault::new(ErrorCode::NotMember, format!("there is no member {node}"))
-                    .hint("see `narad cluster members` for the ids"),
-            );
+            return Err(no_member(node));
         }
         if let Some((addr, _forwarded)) = self.whom_to_ask() {
             return self
@@ -130,7 +130,7 @@ impl Core {
             Some(node) => self.plan_drained(&state, node),
             None => self.plan(&state),
         };
-        let mut view = describe(&state, &plan);
+        let mut view = describe(&state, &plan, self.beats.borrow().sizes());
         if let Some(node) = &draining {
             let mut as_drained = (*state).clone();
             if let Some(member) = as_drained.members.get_mut(node) {
@@ -144,6 +144,72 @@ impl Core {
         }
         Ok(view)
     }
+
+    /// What giving up `node` would lose, asked of the leader, who knows what it told.
+    pub(super) async fn loss_view(self: &Rc<Self>, node: NodeId) -> Result<LossView, WireFault> {
+        if !self.state().members.contains_key(&node) {
+            return Err(no_member(&node));
+        }
+        if let Some((addr, _forwarded)) = self.whom_to_ask() {
+            let asked = self.call_loss(&addr, &node).await;
+            return asked.map_err(narad_wire::error::WireError::into_fault);
+        }
+        let state = self.state();
+        let beats = self.beats.borrow();
+        let told = beats.told(&node, &state);
+        let count = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
+        let partitions = state.owned_by(&node).map(|(key, a)| LostPartitionView {
+            topic: topic_name(&state, key),
+            partition: key.partition.0,
+            epoch: a.epoch.0,
+            bytes: beats.sizes().get(&key).copied().unwrap_or(0),
+            target: a
+                .target
+                .as_ref()
+                .map_or_else(String::new, |t| t.node.0.clone()),
+        });
+        let partitions: Vec<LostPartitionView> = partitions.collect();
+        let holdings = state.holdings().remove(&node).unwrap_or_default();
+        Ok(LossView {
+            notes: loss_notes(&state, &node, &partitions),
+            partitions,
+            inbound: count(holdings.inbound),
+            undispatched: told.map_or(0, |told| told.undispatched),
+            told: told.is_some(),
+        })
+    }
+}
+
+fn no_member(node: &NodeId) -> WireFault {
+    WireFault::new(ErrorCode::NotMember, format!("there is no member {node}"))
+        .hint("see `narad cluster members` for the ids")
+}
+
+/// What an operator should know before a node is given up.
+fn loss_notes(state: &MetaState, node: &NodeId, lost: &[LostPartitionView]) -> Vec<String> {
+    let mut notes = Vec::new();
+    if state.is_alive(node) {
+        notes.push(format!(
+            "{node} is alive: decommission it instead, which loses nothing"
+        ));
+    }
+    let copied = lost.iter().filter(|one| !one.target.is_empty()).count();
+    if copied > 0 {
+        notes.push(format!(
+            "{copied} of its partitions were moving: where the copy is complete its target takes over by \
+             itself after a while (narad cluster moves shows it); giving the node up now gives those copies \
+             up too"
+        ));
+    }
+    if !lost.is_empty()
+        && !state
+            .members
+            .keys()
+            .any(|id| id != node && state.can_receive(id))
+    {
+        notes.push("no other member can take its partitions: start a node first".to_owned());
+    }
+    notes
 }
 
 /// The holds in words. Leadership is moved away last, so it is named only when nothing else holds.
@@ -165,7 +231,7 @@ fn topic_name(state: &MetaState, key: PartitionKey) -> String {
         .map_or_else(|| format!("t{}", key.topic), |topic| topic.name.0.clone())
 }
 
-fn describe(state: &MetaState, plan: &Plan) -> PlanView {
+fn describe(state: &MetaState, plan: &Plan, sizes: &BTreeMap<PartitionKey, u64>) -> PlanView {
     let steps = plan
         .steps
         .iter()
@@ -176,6 +242,7 @@ fn describe(state: &MetaState, plan: &Plan) -> PlanView {
             from: step.owner.0.clone(),
             to: step.target.0.clone(),
             reason: step.reason.to_string(),
+            bytes: sizes.get(&step.key).copied().unwrap_or(0),
         })
         .collect();
     let mut notes: Vec<String> = plan.notes.iter().map(ToString::to_string).collect();

@@ -178,6 +178,7 @@ mod tests {
                 opened,
                 ended: vec![],
                 changed: RaftIndex(7),
+                born: Epoch(1),
             }],
         };
         state.topics.insert(TopicId(3), Arc::new(topic));

@@ -1,4 +1,4 @@
-//! Members, plan, decommission and throttle: the control core's answers, handed on.
+//! Members, plan, decommission, forgetting, pause and throttle: the control core's answers, handed on.
 //!
 //! What this file keeps true: changes go through Raft and are answered when they are applied here;
 //! a dry run changes nothing.
@@ -10,7 +10,7 @@ use crate::rpc::reply::{malformed, stopping, text, unproposed};
 use narad_core::ids::NodeId;
 use narad_core::meta::Command;
 use narad_schema::client_capnp::node;
-use narad_wire::client::{MembersView, PlanView};
+use narad_wire::client::{LossView, MembersView, PlanView};
 use narad_wire::error::WireFault;
 
 /// The members and Raft's standing.
@@ -52,13 +52,7 @@ pub(crate) async fn decommission(
     let _permit = server.gate.enter().await?;
     let (id, cancel, dry_run) = {
         let params = params.get().map_err(malformed)?;
-        let text = text(params.get_node())?;
-        let id = NodeId::parse(&text).map_err(|error| {
-            crate::shard::faults::invalid(
-                format!("the node id {text:?} {error}"),
-                "see narad cluster members for the ids",
-            )
-        })?;
+        let id = node_id(&text(params.get_node())?)?;
         (id, params.get_cancel(), params.get_dry_run())
     };
     if !server.shard.ctx.state().members.contains_key(&id) {
@@ -104,4 +98,58 @@ pub(crate) async fn throttle(server: &NodeServer, set: Option<u64>) -> Result<u6
         done(reply)?;
     }
     Ok(ctx.state().throttle_bytes_per_s.unwrap_or(0))
+}
+
+fn node_id(text: &str) -> Result<NodeId, WireFault> {
+    NodeId::parse(text).map_err(|error| {
+        crate::shard::faults::invalid(
+            format!("the node id {text:?} {error}"),
+            "see narad cluster members for the ids",
+        )
+    })
+}
+
+/// Whether rebalancing is paused, after setting it where that is wanted.
+pub(crate) async fn pause(server: &NodeServer, set: Option<bool>) -> Result<bool, WireFault> {
+    let _permit = server.gate.enter().await?;
+    let ctx = &server.shard.ctx;
+    if let Some(paused) = set {
+        let command = Command::SetRebalancePaused { paused };
+        let (_, reply) = ctx.propose(command).await.map_err(|e| unproposed(&e))?;
+        done(reply)?;
+    }
+    Ok(ctx.state().rebalance_paused)
+}
+
+/// What giving up a dead node loses; with `acceptLoss` it is given up.
+pub(crate) async fn forget(
+    server: &NodeServer,
+    params: &node::ForgetParams,
+) -> Result<(LossView, bool), WireFault> {
+    let _permit = server.gate.enter().await?;
+    let ctx = &server.shard.ctx;
+    let (id, accept) = {
+        let params = params.get().map_err(malformed)?;
+        (
+            node_id(&text(params.get_node())?)?,
+            params.get_accept_loss(),
+        )
+    };
+    let node = id.clone();
+    let loss = ctx
+        .control
+        .ask(|answer| ControlRequest::Loss { node, answer })
+        .await
+        .map_err(stopping)??;
+    let state = ctx.state();
+    let Some(member) = state.members.get(&id).filter(|_| accept) else {
+        return Ok((loss, false));
+    };
+    let command = Command::ForgetMember {
+        id,
+        deaths: member.deaths,
+    };
+    let (_, reply) = ctx.propose(command).await.map_err(|e| unproposed(&e))?;
+    done(reply)?;
+    Ok((loss, true))
 }

@@ -50,11 +50,19 @@ impl NodeServer {
             WireFault::new(ErrorCode::Invalid, format!("the node id {node:?} {error}"))
                 .hint("a node names itself when it asks for the interface between nodes")
         })?;
-        if self.shard.ctx.state().removed.contains_key(&id) {
+        let state = self.shard.ctx.state();
+        if state.removed.contains_key(&id) {
+            use crate::control::registration::refused;
+            let forgotten = state.forgotten.contains(&id);
             return Err(WireFault::new(
                 ErrorCode::NotMember,
                 format!("node {id} was removed from this cluster"),
             )
+            .detail(if forgotten {
+                refused::FORGOTTEN
+            } else {
+                refused::REMOVED
+            })
             .hint("start it under a new id with an empty data directory to join again"));
         }
         Ok(PeerServer::new(self.shard.clone(), id, incarnation))
@@ -326,6 +334,33 @@ impl node::Server for NodeServer {
             Err(fault) => Err(fault),
         };
         answer!(results, outcome, |rate| results.get().set_bytes_per_s(rate));
+        Ok(())
+    }
+
+    async fn pause_rebalance(
+        self: Rc<Self>,
+        params: node::PauseRebalanceParams,
+        mut results: node::PauseRebalanceResults,
+    ) -> Result<(), capnp::Error> {
+        let outcome = match params.get().map_err(malformed) {
+            Ok(p) => cluster::pause(&self, p.get_set().then(|| p.get_paused())).await,
+            Err(fault) => Err(fault),
+        };
+        answer!(results, outcome, |paused| results.get().set_paused(paused));
+        Ok(())
+    }
+
+    async fn forget(
+        self: Rc<Self>,
+        params: node::ForgetParams,
+        mut results: node::ForgetResults,
+    ) -> Result<(), capnp::Error> {
+        let outcome = cluster::forget(&self, &params).await;
+        answer!(results, outcome, |(loss, done)| {
+            let mut builder = results.get();
+            builder.set_done(done);
+            narad_wire::convert::write_loss(builder.init_loss(), &loss);
+        });
         Ok(())
     }
 

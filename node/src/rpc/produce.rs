@@ -24,6 +24,7 @@ pub(crate) async fn call(
     params: node::ProduceParams,
 ) -> Result<Vec<Placed>, WireFault> {
     let (topic, records, partition) = read(&params)?;
+    let hops = params.get().map_err(malformed)?.get_hops();
     // What waits for its turn is counted, and held once only.
     drop(params);
     let room = server.shard.incoming.enter(cost(&records))?;
@@ -31,7 +32,7 @@ pub(crate) async fn call(
     let shard = server.shard.clone();
     let placed = task::run("a produce", async move {
         let _room = room;
-        produce(&shard, &topic, records, partition).await
+        produce(&shard, &topic, records, partition, hops).await
     });
     placed
         .await

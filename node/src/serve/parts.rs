@@ -6,13 +6,14 @@
 use super::ServeError;
 use crate::admin::AdminServer;
 use crate::config::Config;
-use crate::context::{Handle, LeaseCell, NodeContext};
+use crate::context::{Farewell, Handle, LeaseCell, NodeContext};
 use crate::control::{self, ControlSetup};
 use crate::data_dir::{DataDir, Listeners};
 use crate::limits;
 use crate::messages::{ControlRequest, MoverRequest, ShardRequest};
 use crate::metrics::Metrics;
 use crate::process::executors::{self, Placements};
+use crate::process::notify;
 use narad_core::ids::{NodeIncarnation, ShardIndex};
 use narad_core::meta::MetaState;
 use narad_wire::bulk::{BulkOptions, BulkServer, SessionTable};
@@ -93,6 +94,7 @@ impl Parts {
             sessions,
             metrics: Metrics::new(),
             stop: stopping,
+            farewell: std::sync::OnceLock::new(),
         });
         let bulk = Arc::new(bulk);
         let setup = ControlSetup {
@@ -127,6 +129,11 @@ impl Parts {
         })
     }
 
+    /// What is to be done when everything has stopped, because the node is no member any more.
+    pub(super) fn farewell(&self) -> Option<Farewell> {
+        self.ctx.farewell.get().cloned()
+    }
+
     /// Whether this end means that the node has left its cluster: the control core alone ends
     /// unasked without a reason, and only then.
     pub(super) fn left_cluster(part: &str, message: &str) -> bool {
@@ -146,6 +153,7 @@ impl Parts {
         until: Instant,
         timeout: Duration,
     ) -> Result<(), ServeError> {
+        notify::tell(notify::State::Stopping, "stopping in order");
         self.hand_over(until);
         self.stop.send_replace(true);
         while !self.data.is_empty() || self.control_runs {
@@ -277,6 +285,7 @@ fn announce_ready(ctx: Arc<NodeContext>) {
             while !*ctx.stop.borrow() {
                 if crate::admin::ready::check(&ctx).is_ok() {
                     tracing::info!(node = %ctx.id, listen = %ctx.config.addr, "ready");
+                    notify::tell(notify::State::Ready, "serving");
                     return;
                 }
                 std::thread::sleep(Duration::from_millis(limits::READY_POLL_MS));

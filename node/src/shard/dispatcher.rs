@@ -3,34 +3,24 @@
 //!
 //! What this file keeps true: a record is reported done only after its owner (or the WAL again, for
 //! another partition) has it durably; sends, reads and barriers run in tasks of their own, so one
-//! that hangs delays no other; WALs that another number of shards left behind are adopted.
+//! that hangs delays no other.
 
 use crate::clock::mono_ms;
-use crate::context::NodeContext;
-use crate::shard::executor::ShardError;
 use crate::shard::limits::{
     AGES_MAX, DISPATCH_READ_BYTES, DISPATCH_WINDOW_BYTES, PARK_SLICE_MS, WAL_CHECKPOINT_MS,
 };
 use crate::shard::shard::Shard;
 use crate::shard::{deliver, task};
 use futures::FutureExt;
-use narad_core::defaults::WAL_CAP_PERCENT;
 use narad_core::dispatch::{Dispatch, DispatchEffect, DispatchInput, Entry};
-use narad_core::ids::{MonoMs, PartitionIndex, PartitionKey, ShardIndex, WalSeq};
-use narad_storage::{Record, Wal, WalEntry, WalOptions};
+use narad_core::ids::{MonoMs, PartitionIndex, PartitionKey, WalSeq};
+use narad_storage::{Record, Wal, WalEntry};
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
-use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::Notify;
-
-/// The dispatchers of one shard: of its own WAL and of those that it has adopted.
-pub(crate) struct Dispatchers {
-    all: Vec<Rc<Dispatcher>>,
-    tasks: RefCell<Vec<glommio::Task<()>>>,
-}
 
 /// One WAL and what is known of its contents.
 pub(crate) struct Dispatcher {
@@ -93,137 +83,21 @@ fn size(record: &Record) -> usize {
     crate::shard::partition::record_bytes(record)
 }
 
-fn wal_dir(root: &Path, index: u32) -> PathBuf {
-    root.join("shards").join(index.to_string()).join("wal")
-}
-
-/// Most bytes of one WAL: this node's share of its disk, divided among its shards.
-fn cap_bytes(ctx: &NodeContext) -> u64 {
-    let whole = ctx.config.storage.wal_cap_bytes.unwrap_or_else(|| {
-        match nix::sys::statvfs::statvfs(&ctx.config.data_dir) {
-            Ok(disk) => {
-                let bytes = disk.blocks() * disk.fragment_size();
-                bytes / 100 * WAL_CAP_PERCENT
-            }
-            Err(error) => {
-                tracing::warn!(%error, "the size of the disk is not known; the ingress WAL gets the default cap");
-                WalOptions::default().cap_bytes
-            }
-        }
-    });
-    whole / u64::from(ctx.config.shards.max(1))
-}
-
-/// Indexes of shards that no longer exist and left a WAL that this shard adopts.
-fn orphans(root: &Path, shards: u32, index: ShardIndex) -> Result<Vec<u32>, ShardError> {
-    let path = root.join("shards");
-    let listing = match std::fs::read_dir(&path) {
-        Ok(listing) => listing,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
-        Err(error) => {
-            return Err(ShardError::Directory {
-                path,
-                message: error.to_string(),
-            });
-        }
-    };
-    let mut found: Vec<u32> = listing
-        .filter_map(Result::ok)
-        .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
-        .filter(|old| *old >= shards && old % shards == index.0)
-        .filter(|old| wal_dir(root, *old).exists())
-        .collect();
-    found.sort_unstable();
-    Ok(found)
-}
-
-impl Dispatchers {
-    /// Opens the shard's own WAL and those that it adopts.
-    pub(crate) async fn open(
-        ctx: &Arc<NodeContext>,
-        index: ShardIndex,
-    ) -> Result<(Wal, Self), ShardError> {
-        let root = &ctx.config.data_dir;
-        let options = WalOptions {
-            cap_bytes: cap_bytes(ctx),
-            ..WalOptions::default()
-        };
-        let mut indexes = vec![index.0];
-        indexes.extend(orphans(root, ctx.config.shards.max(1), index)?);
-        let mut all = Vec::new();
-        for (n, of) in indexes.into_iter().enumerate() {
-            let (wal, recovery) = Wal::open(&wal_dir(root, of), &options).await?;
-            let pending = recovery.pending;
-            if n > 0 {
-                tracing::info!(shard = %index, of, records = pending.records, "the WAL of a shard that is gone is adopted");
-            } else {
-                tracing::info!(shard = %index, records = pending.records, cap_bytes = options.cap_bytes, "ingress WAL opened");
-            }
-            if pending.lost > 0 || !recovery.report.damage.is_empty() {
-                tracing::error!(shard = %index, of, ?recovery, "the ingress WAL is damaged; narad verify lists what is lost");
-            }
-            all.push(Rc::new(Dispatcher {
-                wal,
-                inputs: RefCell::default(),
-                wake: Notify::new(),
-                arrived: Cell::new(false),
-                dirty: Cell::new(false),
-                window: RefCell::default(),
-                ages: RefCell::default(),
-            }));
-        }
-        let own = all[0].wal.clone();
-        let tasks = RefCell::default();
-        Ok((own, Self { all, tasks }))
-    }
-
-    /// Starts delivering.
-    pub(crate) fn start(&self, shard: &Rc<Shard>) {
-        let mut tasks = self.tasks.borrow_mut();
-        for dispatcher in &self.all {
-            tasks.push(glommio::spawn_local(dispatcher.clone().run(shard.clone())));
-            tasks.push(glommio::spawn_local(dispatcher.clone().checkpoints()));
-        }
-    }
-
-    /// Stops delivering and closes the WALs. What is on its way is recognised when it comes again.
-    pub(crate) async fn close(&self) {
-        let tasks = std::mem::take(&mut *self.tasks.borrow_mut());
-        for task in tasks {
-            task.cancel().await;
-        }
-        for dispatcher in &self.all {
-            if let Err(error) = dispatcher.wal.clone().close().await {
-                tracing::warn!(%error, "an ingress WAL did not close cleanly; it is recovered at the next start");
-            }
-        }
-    }
-
-    /// Records have become durable in the shard's own WAL, from this sequence on; they came at `at`.
-    pub(crate) fn arrived(&self, first: WalSeq, at: MonoMs) {
-        self.all[0].ages.borrow_mut().arrived(first, at);
-        self.all[0].arrived.set(true);
-        self.all[0].wake.notify_one();
-    }
-
-    /// The metadata has changed: what waits for another owner is looked at again.
-    pub(crate) fn metadata_changed(&self) {
-        for dispatcher in &self.all {
-            dispatcher.wake.notify_one();
-        }
-    }
-
-    /// Records that wait in all of them.
-    pub(crate) fn pending_records(&self) -> u64 {
-        self.all
-            .iter()
-            .map(|dispatcher| dispatcher.wal.pending().records)
-            .sum()
-    }
-}
-
 impl Dispatcher {
-    async fn run(self: Rc<Self>, shard: Rc<Shard>) {
+    pub(crate) fn new(wal: Wal) -> Rc<Self> {
+        Rc::new(Self {
+            wal,
+            inputs: RefCell::default(),
+            wake: Notify::new(),
+            arrived: Cell::new(false),
+            dirty: Cell::new(false),
+            window: RefCell::default(),
+            ages: RefCell::default(),
+        })
+    }
+
+    /// Delivers for as long as it is let.
+    pub(crate) async fn run(self: Rc<Self>, shard: Rc<Shard>) {
         let mut told = shard.ctx.state();
         let mut machine = Dispatch::new(told.clone());
         loop {
@@ -261,6 +135,18 @@ impl Dispatcher {
 
     fn pop(&self) -> Option<DispatchInput> {
         self.inputs.borrow_mut().pop_front()
+    }
+
+    /// Records have become durable in the WAL, from this sequence on; they came at `at`.
+    pub(crate) fn arrived(&self, first: WalSeq, at: MonoMs) {
+        self.ages.borrow_mut().arrived(first, at);
+        self.arrived.set(true);
+        self.wake.notify_one();
+    }
+
+    /// Something that it may wait for has changed.
+    pub(crate) fn look_again(&self) {
+        self.wake.notify_one();
     }
 
     fn answer(&self, input: DispatchInput) {
@@ -438,7 +324,7 @@ impl Dispatcher {
     }
 
     /// Writes the checkpoint when something was delivered.
-    async fn checkpoints(self: Rc<Self>) {
+    pub(crate) async fn checkpoints(self: Rc<Self>) {
         loop {
             glommio::timer::sleep(Duration::from_millis(WAL_CHECKPOINT_MS)).await;
             if !self.dirty.replace(false) || self.wal.failed().is_some() {

@@ -7,9 +7,9 @@
 use crate::context::NodeContext;
 use crate::messages::ShardRequest;
 use crate::rpc;
-use crate::shard::dispatcher::Dispatchers;
 use crate::shard::limits::STOP_GRACE_MS;
 use crate::shard::shard::Shard;
+use crate::shard::wals::Dispatchers;
 use crate::shard::{reconcile, requests, ticks};
 use glommio::net::TcpListener;
 use narad_core::ids::ShardIndex;
@@ -70,15 +70,8 @@ pub async fn run(
     narad_storage::prepare_executor(&ctx.config.data_dir).await?;
     let options = options(&ctx);
     let pool = PeerPool::new(ctx.id.clone(), ctx.incarnation);
-    let (wal, dispatchers) = Dispatchers::open(&ctx, index).await?;
-    let shard = Rc::new(Shard::new(
-        ctx.clone(),
-        index,
-        options,
-        pool,
-        wal,
-        dispatchers,
-    ));
+    let dispatchers = Dispatchers::open(&ctx, index).await?;
+    let shard = Rc::new(Shard::new(ctx.clone(), index, options, pool, dispatchers));
     let listener = TcpListener::bind(ctx.config.listen).map_err(|error| ShardError::Listen {
         addr: ctx.config.listen.to_string(),
         message: error.to_string(),

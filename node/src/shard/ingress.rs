@@ -8,7 +8,7 @@
 use crate::clock::mono_ms;
 use crate::messages::ShardSummary;
 use crate::shard::faults;
-use crate::shard::limits::{FORWARDS_MAX, PEER_APPEND_MS};
+use crate::shard::limits::{FORWARD_HOPS_MAX, FORWARDS_MAX, PEER_APPEND_MS};
 use crate::shard::peers;
 use crate::shard::produce::Placed;
 use crate::shard::shard::Shard;
@@ -52,7 +52,7 @@ impl Shard {
     pub(crate) async fn put_into_wal(&self, entries: Vec<WalEntry>) -> Result<WalSeq, AppendError> {
         let _entering = Entering::begin(&self.entering, entries.len());
         let at = mono_ms();
-        let first = self.wal.append(entries).await?;
+        let first = self.wal().append(entries).await?;
         self.dispatchers.arrived(first, at);
         Ok(first)
     }
@@ -83,18 +83,31 @@ impl Shard {
         }
     }
 
-    /// Lets another node take records: one outcome a record.
+    /// Lets another node take records, which `hops` nodes have passed on already: one outcome a record.
     pub(crate) async fn forward(
         self: &Rc<Self>,
         topic: &str,
         named: Option<PartitionIndex>,
         records: &[Record],
+        hops: u8,
     ) -> Vec<Placed> {
         let nodes = self.receivers();
+        if hops >= FORWARD_HOPS_MAX {
+            // Nodes that all leave, each with an older view of the others, would go round.
+            return refused(&faults::leaving(None), records.len());
+        }
         let mut node = nodes.first().cloned();
         for member in &nodes {
             let deadline = Duration::from_millis(PEER_APPEND_MS);
-            let sent = peers::produce(&self.pool, member, topic, named, records, deadline).await;
+            let sent = {
+                let request = peers::Produce {
+                    topic,
+                    named,
+                    records,
+                    hops: hops + 1,
+                };
+                peers::produce(&self.pool, member, request, deadline).await
+            };
             match sent {
                 Ok(placed) if placed.len() == records.len() => return placed,
                 Ok(placed) => {

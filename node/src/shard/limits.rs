@@ -27,6 +27,8 @@ pub(crate) const PUT_BYTES: usize = 2 << 20;
 pub(crate) const RECORD_OVERHEAD_BYTES: usize = 64;
 /// Nodes that a node which is leaving offers a batch to before it refuses it.
 pub(crate) const FORWARDS_MAX: usize = 3;
+/// Nodes that may pass records on, one after the other: two that leave at once, and one that knows so.
+pub(crate) const FORWARD_HOPS_MAX: u8 = 2;
 
 /// Settings that one call may name: more than there are.
 pub(crate) const SETTINGS_MAX: u32 = 64;
@@ -74,6 +76,9 @@ pub(crate) const STOP_GRACE_MS: u64 = 10_000;
 /// Interval at which the ingress WAL's checkpoint is written, in ms; what is lost with it is only
 /// delivered again and recognised.
 pub(crate) const WAL_CHECKPOINT_MS: u64 = 500;
+/// How often a WAL is looked at for an error of the disk that has stopped it, and how long a recovery
+/// that failed is waited with, in ms: shorter than a client's patience, longer than a recovery.
+pub(crate) const WAL_REPAIR_MS: u64 = 500;
 
 /// Records that a salvage reads and puts into the WAL at once.
 pub(crate) const SALVAGE_RECORDS: usize = 4_096;

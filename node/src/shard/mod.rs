@@ -31,5 +31,6 @@ mod session;
 pub(crate) mod shard;
 pub(crate) mod task;
 mod ticks;
+mod wals;
 
 pub use executor::{ShardError, run};

@@ -104,19 +104,36 @@ pub(crate) async fn append(
     note(pool, member, result)
 }
 
-/// Lets a node take records as if they had been produced there; one outcome a record.
+/// Records that a node is to take as if they had been produced there.
+pub(crate) struct Produce<'a> {
+    /// The topic's name.
+    pub(crate) topic: &'a str,
+    /// The partition that the client named.
+    pub(crate) named: Option<PartitionIndex>,
+    /// The records.
+    pub(crate) records: &'a [Record],
+    /// How many nodes have passed them on, this one included.
+    pub(crate) hops: u8,
+}
+
+/// Lets a node take records; one outcome a record.
 pub(crate) async fn produce(
     pool: &PeerPool,
     member: &Member,
-    topic: &str,
-    named: Option<PartitionIndex>,
-    records: &[Record],
+    produce: Produce<'_>,
     deadline: Duration,
 ) -> Result<Vec<Placed>, WireError> {
+    let Produce {
+        topic,
+        named,
+        records,
+        hops,
+    } = produce;
     let mut request = node_of(pool, member).await?.produce_request();
     {
         let mut params = request.get();
         params.set_topic(topic);
+        params.set_hops(hops);
         // Topics have fewer partitions than that.
         let index = named.map_or(-1, |index| i32::try_from(index.0).unwrap_or(i32::MAX));
         params.set_partition(index);

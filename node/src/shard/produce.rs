@@ -44,18 +44,28 @@ pub(crate) enum Placed {
 /// A record with its place in the call.
 type Item = (usize, Record);
 
+/// Where the records of one call may go.
+#[derive(Clone, Copy)]
+struct To {
+    /// The partition that the client named.
+    named: Option<PartitionIndex>,
+    /// Nodes that have passed them on already.
+    hops: u8,
+}
+
 /// Records of one call that go into one partition here.
 struct Direct {
     partition: PartitionIndex,
     items: Vec<Item>,
 }
 
-/// Places every record of a call and says where.
+/// Places every record of a call, which `hops` other nodes have passed on, and says where.
 pub(crate) async fn produce(
     shard: &Rc<Shard>,
     name: &str,
     records: Vec<Record>,
     named: Option<PartitionIndex>,
+    hops: u8,
 ) -> Result<Vec<Placed>, WireFault> {
     let began = Instant::now();
     let topic = lookup(&shard.ctx, name).await?;
@@ -68,7 +78,10 @@ pub(crate) async fn produce(
     let mut placed: Vec<Option<Placed>> = vec![None; records.len()];
     let bytes: usize = records.iter().map(record_bytes).sum();
     let items = check(&topic, records, &mut placed);
-    settle(&mut placed, place(shard, &topic, items, named).await);
+    settle(
+        &mut placed,
+        place(shard, &topic, items, To { named, hops }).await,
+    );
     let placed: Vec<Placed> = placed
         .into_iter()
         .map(|one| {
@@ -105,23 +118,18 @@ fn check(topic: &Topic, records: Vec<Record>, placed: &mut [Option<Placed>]) -> 
 }
 
 /// Appends here what can be appended here, and keeps the rest in the WAL.
-async fn place(
-    shard: &Rc<Shard>,
-    topic: &Topic,
-    mut items: Vec<Item>,
-    named: Option<PartitionIndex>,
-) -> Outcomes {
+async fn place(shard: &Rc<Shard>, topic: &Topic, mut items: Vec<Item>, to: To) -> Outcomes {
     let mut outcomes = Vec::new();
     let mut closed: Vec<PartitionIndex> = Vec::new();
     while !items.is_empty() {
         let may_append = closed.len() < REROUTES_MAX;
-        let (direct, kept) = shard.route(topic, items, named, &closed, may_append);
+        let (direct, kept) = shard.route(topic, items, to.named, &closed, may_append);
         let direct = join_all(
             direct
                 .into_iter()
                 .map(|group| append(shard, topic.id, group)),
         );
-        let (direct, kept) = futures::join!(direct, keep(shard, topic, named, kept));
+        let (direct, kept) = futures::join!(direct, keep(shard, topic, to, kept));
         outcomes.extend(kept);
         items = Vec::new();
         for (partition, done, back) in direct {
@@ -244,16 +252,11 @@ async fn append_to(
 }
 
 /// Puts records into the ingress WAL, or lets another node take them when this one is leaving.
-async fn keep(
-    shard: &Rc<Shard>,
-    topic: &Topic,
-    named: Option<PartitionIndex>,
-    kept: Vec<(usize, WalEntry)>,
-) -> Outcomes {
+async fn keep(shard: &Rc<Shard>, topic: &Topic, to: To, kept: Vec<(usize, WalEntry)>) -> Outcomes {
     let mut outcomes = Vec::with_capacity(kept.len());
     for part in split(kept, |(_, entry)| record_bytes(&entry.record)) {
         let (indexes, entries): (Vec<usize>, Vec<WalEntry>) = part.into_iter().unzip();
-        let placed = keep_part(shard, topic, named, entries).await;
+        let placed = keep_part(shard, topic, to, entries).await;
         outcomes.extend(indexes.into_iter().zip(placed));
     }
     outcomes
@@ -262,15 +265,17 @@ async fn keep(
 async fn keep_part(
     shard: &Rc<Shard>,
     topic: &Topic,
-    named: Option<PartitionIndex>,
+    to: To,
     entries: Vec<WalEntry>,
 ) -> Vec<Placed> {
     let count = entries.len();
     if shard.is_leaving() {
         let records: Vec<Record> = entries.into_iter().map(|entry| entry.record).collect();
-        return shard.forward(topic.name.as_str(), named, &records).await;
+        return shard
+            .forward(topic.name.as_str(), to.named, &records, to.hops)
+            .await;
     }
-    if let Some(reason) = shard.wal.failed() {
+    if let Some(reason) = shard.wal().failed() {
         return vec![Placed::Refused(faults::wal_recovering(&reason)); count];
     }
     let outcome = match shard.put_into_wal(entries).await {

@@ -264,7 +264,7 @@ impl Shard {
     /// What of a partition is on this node's disk: the disk is asked, not memory, because the mover
     /// installs without telling.
     async fn check_local(&self, key: PartitionKey) -> LocalCopies {
-        let found = match layout::scan(&self.root).await {
+        let found = match layout::copies_of(&self.root, key).await {
             Ok(found) => found,
             Err(error) => {
                 tracing::error!(%key, %error, "the data directory cannot be read");
@@ -281,8 +281,7 @@ impl Shard {
             }
         };
         let state = self.ctx.state();
-        let real = found.copies.iter().find(|found| found.copy.key == key);
-        match real {
+        match found.first() {
             None => LocalCopies::Clear,
             Some(copy) => match standing(&self.ctx.id, &state, copy.copy, copy.install) {
                 Standing::Unknown => LocalCopies::Unknown { copy: copy.copy },

@@ -10,6 +10,7 @@ use crate::shard::limits::{PEER_CALL_MS, RECONCILE_RETRY_MS, SALVAGE_BYTES, SALV
 use crate::shard::shard::Shard;
 use narad_core::copies::{Standing, salvage_point, standing};
 use narad_core::ids::{CopyId, Offset};
+use narad_core::meta::EpochEnd;
 use narad_core::meta::{Command, MetaState, Reply};
 use narad_storage::{Log, Record, WalEntry, layout};
 use narad_wire::error::{WireError, WireFault};
@@ -154,9 +155,11 @@ impl Shard {
                 return Ok(());
             }
             Standing::Ended(ended) => {
-                if !self.salvaged.borrow().contains(&copy) {
-                    self.salvage(copy, salvage_point(ended.end)).await?;
-                    self.salvaged.borrow_mut().insert(copy);
+                // The same copy again, when its successor was given up since.
+                let known = self.salvaged.borrow().get(&copy).copied();
+                if known != Some(ended.end) {
+                    self.salvage(copy, ended.end).await?;
+                    self.salvaged.borrow_mut().insert(copy, ended.end);
                 }
             }
             other => return Err(Stays::Changed(other)),
@@ -164,7 +167,8 @@ impl Shard {
         self.ctx.barrier().await?;
         let state = self.ctx.state();
         let confirmed = standing(&self.ctx.id, &state, copy, install);
-        if !matches!(confirmed, Standing::Ended(_)) {
+        let salvaged = self.salvaged.borrow().get(&copy).copied();
+        if !matches!(&confirmed, Standing::Ended(ended) if Some(ended.end) == salvaged) {
             return Err(Stays::Changed(confirmed));
         }
         self.owner_serves(&state, copy).await?;
@@ -187,13 +191,14 @@ impl Shard {
         Ok(())
     }
 
-    /// Puts everything from `from` on into the ingress WAL, durably. When this is cut short (a full
+    /// Puts everything from where its epoch ended on into the ingress WAL, durably. When this is cut short (a full
     /// WAL) the next attempt goes on where it stopped; only after a restart of the node may records
     /// get there twice. None is left out.
-    async fn salvage(&self, copy: CopyId, from: Offset) -> Result<(), Stays> {
+    async fn salvage(&self, copy: CopyId, end: EpochEnd) -> Result<(), Stays> {
         let (log, report) = Log::open(&self.root, copy, &self.options).await?;
+        let from = salvage_point(end, log.frontier());
         tracing::info!(%copy, %from, end = %log.end(), ?report, "salvage of an ended copy begins");
-        let result = self.salvage_log(&log, from).await;
+        let result = self.salvage_log(&log, end, from).await;
         if let Err(error) = log.close().await {
             tracing::warn!(%copy, %error, "a salvaged copy did not close cleanly");
         }
@@ -205,9 +210,15 @@ impl Shard {
         Ok(())
     }
 
-    async fn salvage_log(&self, log: &Log, from: Offset) -> Result<(u64, u64), Stays> {
+    async fn salvage_log(
+        &self,
+        log: &Log,
+        end: EpochEnd,
+        from: Offset,
+    ) -> Result<(u64, u64), Stays> {
         let copy = log.copy();
         let reached = self.salvage_at.borrow().get(&copy).copied();
+        let reached = reached.filter(|(under, _)| *under == end).map(|(_, at)| at);
         let mut at = reached.unwrap_or(from).max(from).max(log.start());
         let (mut saved, mut skipped) = (0, 0);
         while at < log.hwm() {
@@ -234,7 +245,7 @@ impl Shard {
                 )));
             }
             at = batch.next;
-            self.salvage_at.borrow_mut().insert(copy, at);
+            self.salvage_at.borrow_mut().insert(copy, (end, at));
         }
         Ok((saved, skipped))
     }

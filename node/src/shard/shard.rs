@@ -4,14 +4,14 @@
 //! and deleting a partition's copies exclude each other through the slot's gate.
 
 use crate::context::NodeContext;
-use crate::shard::dispatcher::Dispatchers;
 use crate::shard::faults;
 use crate::shard::incoming::Incoming;
 use crate::shard::limits::OPENS_AT_ONCE;
 use crate::shard::partition::{Partition, Wakes};
+use crate::shard::wals::Dispatchers;
 use narad_core::copy::InstallMark;
 use narad_core::ids::{CopyId, MonoMs, Nonce, Offset, PartitionKey, ShardIndex, TopicId};
-use narad_core::meta::Assignment;
+use narad_core::meta::{Assignment, EpochEnd};
 use narad_core::routing::Sticky;
 use narad_storage::{Options, Wal};
 use narad_wire::error::WireFault;
@@ -82,14 +82,14 @@ pub(crate) struct Shard {
     pub(crate) root: PathBuf,
     pub(crate) options: Options,
     pub(crate) pool: PeerPool,
-    pub(crate) wal: Wal,
     pub(crate) dispatchers: Dispatchers,
     /// Real copies of this shard's partitions on the disk, as found at the start and changed since.
     pub(crate) copies: RefCell<BTreeMap<CopyId, Option<InstallMark>>>,
-    /// Ended copies whose records above the salvage point are in the WAL already.
-    pub(crate) salvaged: RefCell<HashSet<CopyId>>,
-    /// Where the salvage of an ended copy goes on, when it was cut short.
-    pub(crate) salvage_at: RefCell<BTreeMap<CopyId, Offset>>,
+    /// Ended copies whose records above the salvage point are in the WAL already, with how they ended
+    /// then.
+    pub(crate) salvaged: RefCell<HashMap<CopyId, EpochEnd>>,
+    /// Where the salvage of an ended copy goes on, when it was cut short, while it ended so.
+    pub(crate) salvage_at: RefCell<BTreeMap<CopyId, (EpochEnd, Offset)>>,
     /// Copies that the metadata does not account for, told once.
     pub(crate) strays: RefCell<HashSet<CopyId>>,
     /// Logs of this shard that have stopped, as told to the metrics.
@@ -121,7 +121,6 @@ impl Shard {
         index: ShardIndex,
         options: Options,
         pool: PeerPool,
-        wal: Wal,
         dispatchers: Dispatchers,
     ) -> Self {
         Self {
@@ -129,7 +128,6 @@ impl Shard {
             index,
             options,
             pool,
-            wal,
             dispatchers,
             copies: RefCell::default(),
             salvaged: RefCell::default(),
@@ -148,6 +146,12 @@ impl Shard {
             arrivals: RefCell::default(),
             ctx,
         }
+    }
+
+    /// This shard's ingress WAL. After an error of the disk there is another one, so it is asked for
+    /// each time.
+    pub(crate) fn wal(&self) -> Wal {
+        self.dispatchers.own()
     }
 
     /// Whether this shard is the partition's on this node.

@@ -5,14 +5,14 @@
 
 use super::handle::Client;
 use crate::convert::{
-    check, list_len, read_member, read_move, read_node, read_plan_step, read_topic,
+    check, list_len, read_loss, read_member, read_move, read_node, read_plan_step, read_topic,
     setting_to_wire, text, write_settings_view,
 };
 use crate::error::WireError;
 use crate::rpc::call_on;
 use crate::runtime::Runtime;
 use crate::view::{
-    LocationView, MembersView, MoveView, MovesView, NodeView, PlanStepView, PlanView,
+    LocationView, LossView, MembersView, MoveView, MovesView, NodeView, PlanStepView, PlanView,
     TopicSettingsView, TopicView,
 };
 use narad_core::ids::PartitionIndex;
@@ -310,6 +310,56 @@ impl<R: Runtime> Client<R> {
         match set_bytes_per_s {
             Some(_) => self.change(op).await,
             None => self.question(op).await,
+        }
+    }
+
+    /// Whether rebalancing is paused; `Some` sets it first. Running moves go on.
+    ///
+    /// # Errors
+    /// [`WireError`].
+    pub async fn pause_rebalance(&self, set: Option<bool>) -> Result<bool, WireError> {
+        let op = async |node: narad_schema::client_capnp::node::Client, _, time| {
+            let mut request = node.pause_rebalance_request();
+            let mut params = request.get();
+            params.set_paused(set.unwrap_or(false));
+            params.set_set(set.is_some());
+            call_on(self.runtime(), time, request.send(), |r| {
+                check(r.has_error(), r.get_error())?;
+                Ok(r.get_paused())
+            })
+            .await
+        };
+        match set {
+            Some(_) => self.change(op).await,
+            None => self.question(op).await,
+        }
+    }
+
+    /// What giving up a dead node for good loses; with `accept_loss` it is given up, and the answer
+    /// says so.
+    ///
+    /// # Errors
+    /// [`WireError`]; when its outcome is unknown, look with [`Client::members`].
+    pub async fn forget(
+        &self,
+        member: &str,
+        accept_loss: bool,
+    ) -> Result<(LossView, bool), WireError> {
+        let op = async |node: narad_schema::client_capnp::node::Client, _, time| {
+            let mut request = node.forget_request();
+            let mut params = request.get();
+            params.set_node(member);
+            params.set_accept_loss(accept_loss);
+            call_on(self.runtime(), time, request.send(), |r| {
+                check(r.has_error(), r.get_error())?;
+                Ok((read_loss(r.get_loss()?)?, r.get_done()))
+            })
+            .await
+        };
+        if accept_loss {
+            self.change(op).await
+        } else {
+            self.question(op).await
         }
     }
 

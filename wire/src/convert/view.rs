@@ -3,11 +3,11 @@
 use super::{list_len, text};
 use crate::error::WireError;
 use crate::view::{
-    FreezeSplitView, MemberView, MoveView, NodeView, PartitionView, PlanStepView,
-    TopicSettingsView, TopicView,
+    FreezeSplitView, LossView, LostPartitionView, MemberView, MoveView, NodeView, PartitionView,
+    PlanStepView, TopicSettingsView, TopicView,
 };
 use narad_schema::client_capnp::{
-    freeze_split, member, move_, node_info, partition_info, plan_step, topic, topic_settings,
+    freeze_split, loss, member, move_, node_info, partition_info, plan_step, topic, topic_settings,
 };
 
 /// Reads who answers.
@@ -264,6 +264,7 @@ pub fn read_plan_step(reader: plan_step::Reader<'_>) -> Result<PlanStepView, Wir
         from: text(reader.get_from()?)?,
         to: text(reader.get_to()?)?,
         reason: text(reader.get_reason()?)?,
+        bytes: reader.get_bytes(),
     })
 }
 
@@ -274,4 +275,54 @@ pub fn write_plan_step(mut builder: plan_step::Builder<'_>, view: &PlanStepView)
     builder.set_from(&view.from);
     builder.set_to(&view.to);
     builder.set_reason(&view.reason);
+    builder.set_bytes(view.bytes);
+}
+
+/// Reads what giving up a node loses.
+///
+/// # Errors
+/// [`WireError::Protocol`] when the bytes are not valid.
+pub fn read_loss(reader: loss::Reader<'_>) -> Result<LossView, WireError> {
+    let partitions = reader.get_partitions()?.iter().map(|one| {
+        Ok(LostPartitionView {
+            topic: text(one.get_topic()?)?,
+            partition: one.get_partition(),
+            epoch: one.get_epoch(),
+            bytes: one.get_bytes(),
+            target: text(one.get_target()?)?,
+        })
+    });
+    Ok(LossView {
+        partitions: partitions.collect::<Result<_, WireError>>()?,
+        inbound: reader.get_inbound(),
+        undispatched: reader.get_undispatched(),
+        told: reader.get_told(),
+        notes: reader
+            .get_notes()?
+            .iter()
+            .map(|note| text(note?))
+            .collect::<Result<_, _>>()?,
+    })
+}
+
+/// Writes what giving up a node loses.
+pub fn write_loss(mut builder: loss::Builder<'_>, view: &LossView) {
+    builder.set_inbound(view.inbound);
+    builder.set_undispatched(view.undispatched);
+    builder.set_told(view.told);
+    let mut list = builder
+        .reborrow()
+        .init_partitions(list_len(view.partitions.len()));
+    for (index, one) in (0u32..).zip(&view.partitions) {
+        let mut slot = list.reborrow().get(index);
+        slot.set_topic(&one.topic);
+        slot.set_partition(one.partition);
+        slot.set_epoch(one.epoch);
+        slot.set_bytes(one.bytes);
+        slot.set_target(&one.target);
+    }
+    let mut notes = builder.init_notes(list_len(view.notes.len()));
+    for (index, note) in (0u32..).zip(&view.notes) {
+        notes.set(index, note);
+    }
 }

@@ -399,6 +399,7 @@ impl node::Server for TestNode {
             from: "n0".into(),
             to: "n1".into(),
             reason: "balance".into(),
+            bytes: 0,
         };
         convert::write_plan_step(out.init_steps(1).get(0), &step);
         Ok(())

@@ -37,7 +37,8 @@ impl MetaState {
             | Command::MarkDead { .. }
             | Command::MarkAlive { .. }
             | Command::SetDraining { .. }
-            | Command::RemoveMember { .. } => self.apply_member(index, command),
+            | Command::RemoveMember { .. }
+            | Command::ForgetMember { .. } => self.apply_member(index, command),
             Command::CreateTopic { .. }
             | Command::SetTopicSettings { .. }
             | Command::DeleteTopic { .. }

@@ -70,6 +70,7 @@ impl MetaState {
                 Ok(index)
             }
             Command::RemoveMember { id, drain } => self.remove_member(index, id, *drain),
+            Command::ForgetMember { id, deaths } => self.forget_member(index, id, *deaths),
             _ => unreachable!("not a command about members"),
         }
     }

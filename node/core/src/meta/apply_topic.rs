@@ -106,6 +106,7 @@ impl MetaState {
                 opened: false,
                 ended: Vec::new(),
                 changed: index,
+                born: Assignment::first_epoch(),
             })
             .collect();
         let topic = Topic {

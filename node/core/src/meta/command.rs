@@ -73,6 +73,14 @@ pub enum Command {
         #[serde(default)]
         drain: RaftIndex,
     },
+    /// Give a dead member up for good: its partitions begin anew, empty, on living members, and what
+    /// only its disk holds is lost unless it comes back and hands it over.
+    ForgetMember {
+        /// The node.
+        id: NodeId,
+        /// The death in which its loss was accepted; refused when it was heard since.
+        deaths: DeathGeneration,
+    },
     /// Make a topic; placement is decided at apply over living, non-draining members.
     CreateTopic {
         /// Its name.

@@ -39,6 +39,13 @@ impl MetaState {
                 return Err(format!("topic {} is empty or of the future", topic.name));
             }
         }
+        if let Some(id) = self
+            .forgotten
+            .iter()
+            .find(|id| !self.removed.contains_key(*id))
+        {
+            return Err(format!("{id} was given up and is not removed"));
+        }
         for (id, member) in &self.members {
             if member.id != *id || self.removed.contains_key(id) {
                 return Err(format!("member {id} is under another id, or removed"));
@@ -56,6 +63,9 @@ impl MetaState {
         }
         if !self.members.contains_key(&a.owner) {
             return Err(format!("{key}: owner {} is no member", a.owner));
+        }
+        if a.born < Epoch(1) || a.born > a.epoch {
+            return Err(format!("{key}: born in epoch {} of {}", a.born, a.epoch));
         }
         if a.changed > self.applied {
             return Err(format!("{key}: changed in the future"));
@@ -109,11 +119,19 @@ impl MetaState {
             if new.epoch == old.epoch && new.owner != old.owner {
                 return Err(format!("{key}: two owners in epoch {}", new.epoch));
             }
+            if new.born != old.born
+                && (new.born != new.epoch || !next.forgotten.contains(&old.owner))
+            {
+                return Err(format!(
+                    "{key}: begins anew though its owner was not given up"
+                ));
+            }
             if new.epoch == old.epoch && old.opened && !new.opened {
                 return Err(format!("{key}: no longer opened"));
             }
             let ended = |e: Epoch| new.ended.iter().any(|x| x.epoch == e);
-            if new.epoch == old.epoch.next() && !ended(old.epoch) {
+            let forgotten = new.born == new.epoch;
+            if new.epoch == old.epoch.next() && !ended(old.epoch) && !forgotten {
                 return Err(format!("{key}: epoch {} left no entry", old.epoch));
             }
         }

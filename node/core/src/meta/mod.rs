@@ -6,6 +6,7 @@
 //! log index alone.
 
 mod apply;
+mod apply_forget;
 mod apply_member;
 mod apply_move;
 mod apply_topic;

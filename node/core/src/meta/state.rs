@@ -7,7 +7,7 @@ use crate::ids::{
     DeathGeneration, Epoch, HandoffId, MoveId, NodeId, NodeIncarnation, Offset, PartitionIndex,
     PartitionKey, RaftIndex, TopicId, TopicName,
 };
-use alloc::collections::BTreeMap;
+use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -171,6 +171,9 @@ pub enum EpochEnd {
         /// High-watermark that the old owner had told.
         told_hwm: Offset,
     },
+    /// Whoever owned the partition after it was given up, so this copy may be the last of what it
+    /// holds: everything that its own consumers had not acknowledged is dispatched again.
+    Forgotten,
 }
 
 /// An ended epoch whose copy has not been reclaimed yet (rule R7).
@@ -193,14 +196,26 @@ pub struct Assignment {
     pub epoch: Epoch,
     /// The move that runs, if any.
     pub target: Option<MoveTarget>,
-    /// The owner has said that it opened this epoch's log. While false and the epoch is 1 there
-    /// may be no log on its disk; once true a missing one is never replaced by an empty one.
+    /// The owner has said that it opened this epoch's log. While false and the epoch is `born`
+    /// there may be no log on its disk; once true a missing one is never replaced by an empty one.
     pub opened: bool,
     /// Copies of ended epochs that are still to be reclaimed, oldest first.
     pub ended: Vec<EndedEpoch>,
     /// Log index at which owner, target or handoff changed last.
     #[serde(default)]
     pub changed: RaftIndex,
+    /// The epoch whose log began empty: 1, or the one in which the partition began anew after its
+    /// owner was given up. Every later epoch began with a copy.
+    #[serde(default = "Assignment::first_epoch")]
+    pub born: Epoch,
+}
+
+impl Assignment {
+    /// The epoch in which a partition of a new topic begins.
+    #[must_use]
+    pub const fn first_epoch() -> Epoch {
+        Epoch(1)
+    }
 }
 
 /// One incarnation of a topic.
@@ -253,6 +268,10 @@ pub struct MetaState {
     pub names: BTreeMap<TopicName, TopicId>,
     /// Nodes that were removed, with the log index; one that comes back is told so.
     pub removed: BTreeMap<NodeId, RaftIndex>,
+    /// Those of them that were given up while they were dead: what their disks hold is handed to
+    /// the cluster if they come back.
+    #[serde(default)]
+    pub forgotten: BTreeSet<NodeId>,
     /// Copy rate limit a node, bytes/s; `None` is unlimited.
     pub throttle_bytes_per_s: Option<u64>,
     /// The planner sets no targets while true.

@@ -143,6 +143,7 @@ impl TargetMove {
             opened: true,
             ended: Vec::new(),
             changed: index,
+            born: Assignment::first_epoch(),
         };
         let mut worker = Self::new(me, found.copy.key, found.mark.move_id, index, &placeholder);
         worker.view = assignment.cloned();

@@ -6,7 +6,7 @@
 use super::World;
 use crate::action::How;
 use crate::mutation::Mutation;
-use narad_core::copies::{Standing, salvage_point, standing};
+use narad_core::copies::{Standing, standing};
 use narad_core::ids::Epoch;
 use narad_core::meta::Command;
 
@@ -54,7 +54,7 @@ impl World {
         let Standing::Ended(ended) = self.standing_of(n, p, epoch) else {
             return;
         };
-        let from = salvage_point(ended.end).0;
+        let from = Self::salvage_from(ended.end);
         let copy = &self.nodes[n].parts[p].copies[&epoch];
         let records: Vec<_> = copy.shown_from(from.max(copy.start)).collect();
         self.check_salvage(p, &records, epoch);

@@ -1,5 +1,6 @@
 //! Tests of the metadata machine: each guard by a case, all of them together by random commands.
 
+mod forget;
 mod members;
 mod moves;
 mod random;

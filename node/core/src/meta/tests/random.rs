@@ -29,7 +29,11 @@ fn random_command(rng: &mut Rng, world: &World, old: &[Command]) -> Command {
                 deaths,
             },
             4 => drain(number, rng.chance(30)),
-            5 => remove(world, number),
+            5 if rng.chance(70) => remove(world, number),
+            5 => Command::ForgetMember {
+                id: node(number),
+                deaths,
+            },
             6 if rng.chance(15) => match world.state.topics.keys().next() {
                 Some(topic) => Command::DeleteTopic { topic: *topic },
                 None => create("a", 2, None),

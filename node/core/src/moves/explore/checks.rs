@@ -33,6 +33,7 @@ impl World {
             let from = match ended.end {
                 EpochEnd::Completed { captured_end } => captured_end.0,
                 EpochEnd::Promoted { told_hwm } => told_hwm.0,
+                EpochEnd::Forgotten => unreachable!("no node is given up in this model"),
             };
             let node = &self.nodes[self.index_of(&ended.owner)];
             if let Some(copy) = node.copies.get(&ended.epoch) {

@@ -480,6 +480,7 @@ impl World {
         let from = match ended.end {
             EpochEnd::Completed { captured_end } => captured_end,
             EpochEnd::Promoted { told_hwm } => told_hwm,
+            EpochEnd::Forgotten => unreachable!("no node is given up in this model"),
         };
         let node = &mut self.nodes[at];
         if let Some(copy) = node.copies.remove(&ended.epoch) {

@@ -33,6 +33,7 @@ fn moving(move_id: u64, handoff: Option<u64>) -> Assignment {
         opened: true,
         ended: vec![],
         changed: RaftIndex(0),
+        born: Epoch(1),
     }
 }
 

@@ -34,6 +34,7 @@ fn view(handoff: Option<u64>) -> Assignment {
         opened: true,
         ended: vec![],
         changed: RaftIndex(10),
+        born: Epoch(1),
     }
 }
 
@@ -241,6 +242,7 @@ fn flipped() -> Assignment {
         opened: false,
         ended: vec![],
         changed: RaftIndex(21),
+        born: Epoch(1),
     }
 }
 

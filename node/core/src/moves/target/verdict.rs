@@ -122,6 +122,7 @@ mod tests {
             opened: true,
             ended: vec![],
             changed: RaftIndex(0),
+            born: Epoch(1),
         }
     }
 

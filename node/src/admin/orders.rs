@@ -1,0 +1,126 @@
+//! What the admin port changes: decommission, forgetting, pausing; and what would follow.
+//!
+//! What this file keeps true: a change is answered after it is applied on this node; an unknown outcome is
+//! told as such (504); what loses data says so and wants the word that accepts it.
+
+use super::routes::{Reply, json, problem, stopping, view};
+use crate::context::{NodeContext, Stopping};
+use crate::messages::{ControlRequest, ProposeError};
+use narad_core::ids::NodeId;
+use narad_core::meta::{Command, Refusal, Reply as Applied};
+use serde_json::json;
+use std::sync::Arc;
+
+/// The query that accepts a loss.
+const ACCEPT: &str = "accept_loss=true";
+
+fn node(id: &str) -> Result<NodeId, Box<Reply>> {
+    NodeId::parse(id).map_err(|error| {
+        let message = format!("{id:?} {error}");
+        let hint = "see /v1/cluster/members for the ids";
+        Box::new(problem(400, "invalid", &message, hint))
+    })
+}
+
+pub(super) fn decommission(ctx: &Arc<NodeContext>, id: &str, draining: bool) -> Reply {
+    let id = match node(id) {
+        Ok(id) => id,
+        Err(reply) => return *reply,
+    };
+    let command = Command::SetDraining {
+        id: id.clone(),
+        draining,
+    };
+    let status = if draining { 202 } else { 200 };
+    change(
+        ctx,
+        command,
+        status,
+        &json!({ "id": id, "draining": draining }),
+    )
+}
+
+/// The plan as if the node were draining, and what would hold its removal.
+pub(super) fn dry_run(ctx: &Arc<NodeContext>, id: &str) -> Reply {
+    let id = match node(id) {
+        Ok(id) => id,
+        Err(reply) => return *reply,
+    };
+    view(ctx.control.ask_blocking(|answer| ControlRequest::Plan {
+        draining: Some(id),
+        answer,
+    }))
+}
+
+/// What giving the node up would lose.
+pub(super) fn loss(ctx: &Arc<NodeContext>, id: &str) -> Reply {
+    match node(id) {
+        Ok(node) => view(
+            ctx.control
+                .ask_blocking(|answer| ControlRequest::Loss { node, answer }),
+        ),
+        Err(reply) => *reply,
+    }
+}
+
+pub(super) fn forget(ctx: &Arc<NodeContext>, id: &str, url: &str) -> Reply {
+    let id = match node(id) {
+        Ok(id) => id,
+        Err(reply) => return *reply,
+    };
+    let query = url.split_once('?').map_or("", |(_, query)| query);
+    if !query.split('&').any(|part| part == ACCEPT) {
+        let message = format!("giving {id} up loses what only its disk holds");
+        let hint = format!("GET this path lists it; POST it with ?{ACCEPT} to do it");
+        return problem(400, "invalid", &message, &hint);
+    }
+    let state = ctx.state();
+    let deaths = state.members.get(&id).map(|member| member.deaths);
+    let command = Command::ForgetMember {
+        id: id.clone(),
+        deaths: deaths.unwrap_or_default(),
+    };
+    change(ctx, command, 200, &json!({ "id": id, "forgotten": true }))
+}
+
+pub(super) fn pause(ctx: &Arc<NodeContext>, paused: bool) -> Reply {
+    let command = Command::SetRebalancePaused { paused };
+    change(ctx, command, 200, &json!({ "paused": paused }))
+}
+
+fn change(
+    ctx: &Arc<NodeContext>,
+    command: Command,
+    status: u16,
+    done: &serde_json::Value,
+) -> Reply {
+    let proposed = ctx
+        .control
+        .ask_blocking(|answer| ControlRequest::Propose { command, answer });
+    match proposed {
+        Err(Stopping) => stopping(),
+        Ok(Ok((_, Applied::Done { .. }))) => json(status, done),
+        Ok(Ok((_, Applied::Refused { refusal }))) => refused(&refusal),
+        Ok(Err(ProposeError::Unknown { reason })) => problem(
+            504,
+            "unknownOutcome",
+            &reason,
+            "look at /v1/cluster/members before doing it again; repeating it is harmless",
+        ),
+        Ok(Err(error)) => problem(503, "unavailable", &error.to_string(), "try again"),
+    }
+}
+
+fn refused(refusal: &Refusal) -> Reply {
+    let (status, code) = match refusal {
+        Refusal::UnknownMember => (404, "notMember"),
+        Refusal::MemberRemoved => (410, "notMember"),
+        _ => (409, "refused"),
+    };
+    problem(
+        status,
+        code,
+        &refusal.to_string(),
+        "see /v1/cluster/members",
+    )
+}

@@ -1,0 +1,354 @@
+//! Handing what a node's disk still holds to the cluster that the node is no member of any more.
+//!
+//! What this file keeps true: records go the way of any client's, with the partition that they were in
+//! named; one is noted as handed over only after the cluster has answered that it is durable there; what
+//! is cut short is still on the disk and goes on at the next attempt, where some may be sent twice.
+
+use crate::data_dir::DataDir;
+use crate::limits::{SALVAGE_GIVE_UP_MS, SALVAGE_PAUSE_MS};
+use crate::shard::limits::{SALVAGE_BYTES, SALVAGE_RECORDS};
+use narad_core::ids::{Offset, PartitionIndex, TopicId, WalSeq};
+use narad_storage::{Log, Options, StorageError, Wal, WalEntry, WalOptions, layout};
+use narad_wire::client::{Client, ClientOptions, Record};
+use narad_wire::error::{ErrorCode, WireError, WireFault};
+use narad_wire::runtime::Glommio;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// What to hand over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum What {
+    /// Accepted records that were not delivered yet. All that a node can hold which left in order.
+    Undispatched,
+    /// Those, and every record of its partitions that no consumer has acknowledged: the node was given
+    /// up, and nobody else has them.
+    Everything,
+}
+
+/// What was handed over.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Handed {
+    /// Records that the cluster has durably now.
+    pub records: u64,
+    /// Records of topics that are gone, which nobody wants.
+    pub unwanted: u64,
+    /// Records that the disk has lost to damage.
+    pub damaged: u64,
+}
+
+impl std::ops::AddAssign for Handed {
+    fn add_assign(&mut self, other: Self) {
+        self.records += other.records;
+        self.unwanted += other.unwanted;
+        self.damaged += other.damaged;
+    }
+}
+
+/// Why not everything was handed over. The rest is still on the disk.
+#[derive(Debug, thiserror::Error)]
+pub enum SalvageError {
+    /// The disk.
+    #[error("{0}")]
+    Storage(#[from] StorageError),
+    /// The cluster.
+    #[error(
+        "the cluster did not take the records ({0}); they are still on the disk: once it can be reached, \
+         hand them over with narad salvage DIR --server HOST:PORT"
+    )]
+    Cluster(WireError),
+    /// A record that can never be taken.
+    #[error(
+        "a record of topic {topic} is refused for good ({fault}); it and those behind it are still on the disk"
+    )]
+    Refused {
+        /// The topic.
+        topic: String,
+        /// Why.
+        fault: WireFault,
+    },
+    /// The system.
+    #[error("{0}")]
+    System(String),
+}
+
+impl From<WireError> for SalvageError {
+    fn from(error: WireError) -> Self {
+        Self::Cluster(error)
+    }
+}
+
+/// Hands over what is on the disk of a node that does not run, on an executor of its own. `dir` is held,
+/// so nobody else writes there. Blocks until it is done or has failed.
+///
+/// # Errors
+/// [`SalvageError`]; what was not handed over stays on the disk.
+pub fn run(dir: &DataDir, servers: Vec<String>, what: What) -> Result<Handed, SalvageError> {
+    let root = dir.path().to_path_buf();
+    let executor = glommio::LocalExecutorBuilder::new(glommio::Placement::Unbound)
+        .name("salvage")
+        .make()
+        .map_err(|error| SalvageError::System(format!("io_uring cannot be used: {error}")))?;
+    executor.run(async move {
+        narad_storage::prepare_executor(&root).await?;
+        let wals = wals(&root)?;
+        let client = Client::with(Glommio, ClientOptions::new(servers));
+        let mut salvage = Salvage {
+            client,
+            topics: None,
+        };
+        let mut handed = Handed::default();
+        for wal in wals {
+            handed += salvage.wal(&wal).await?;
+        }
+        if what == What::Everything {
+            for found in layout::scan(&root).await?.copies {
+                handed += salvage.copy(&root, found.copy).await?;
+            }
+        }
+        Ok(handed)
+    })
+}
+
+/// The directories of all ingress WALs.
+fn wals(root: &Path) -> Result<Vec<PathBuf>, SalvageError> {
+    let shards = match std::fs::read_dir(root.join("shards")) {
+        Ok(shards) => shards,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) => return Err(SalvageError::System(error.to_string())),
+    };
+    let mut found: Vec<PathBuf> = shards
+        .filter_map(Result::ok)
+        .map(|entry| entry.path().join("wal"))
+        .filter(|path| path.exists())
+        .collect();
+    found.sort();
+    Ok(found)
+}
+
+struct Salvage {
+    client: Client<Glommio>,
+    /// Living topics by incarnation, once somebody has asked.
+    topics: Option<BTreeMap<TopicId, String>>,
+}
+
+impl Salvage {
+    async fn wal(&mut self, dir: &Path) -> Result<Handed, SalvageError> {
+        let (wal, recovery) = Wal::open(dir, &WalOptions::default()).await?;
+        let mut handed = Handed {
+            damaged: recovery.pending.lost,
+            ..Handed::default()
+        };
+        let outcome = self.pending(&wal, &mut handed).await;
+        // Also when it was cut short: what was handed over is not sent again.
+        wal.close().await?;
+        outcome.map(|()| handed)
+    }
+
+    async fn pending(&mut self, wal: &Wal, handed: &mut Handed) -> Result<(), SalvageError> {
+        let mut from = WalSeq(1);
+        loop {
+            let batch = wal.read(from, SALVAGE_RECORDS, SALVAGE_BYTES).await?;
+            let Some((last, _)) = batch.last() else {
+                return Ok(());
+            };
+            from = WalSeq(last.0 + 1);
+            let mut groups: BTreeMap<(TopicId, PartitionIndex, bool), Vec<(WalSeq, Record)>> =
+                BTreeMap::new();
+            for (seq, entry) in batch {
+                let WalEntry {
+                    topic,
+                    partition,
+                    pinned,
+                    record,
+                } = entry;
+                let record = to_wire(record);
+                let group = groups.entry((topic, partition, pinned)).or_default();
+                group.push((seq, record));
+            }
+            for ((topic, partition, pinned), group) in groups {
+                let (seqs, records): (Vec<WalSeq>, Vec<Record>) = group.into_iter().unzip();
+                // Its place was only a preference where the client had not named it.
+                let named = pinned.then_some(partition);
+                *handed += self.hand_over(topic, named, records).await?;
+                wal.done(&seqs);
+            }
+        }
+    }
+
+    async fn copy(
+        &mut self,
+        root: &Path,
+        copy: narad_core::ids::CopyId,
+    ) -> Result<Handed, SalvageError> {
+        let (log, _) = Log::open(root, copy, &Options::default()).await?;
+        let mut handed = Handed::default();
+        let outcome = self.unacked(&log, &mut handed).await;
+        if log.meta_dirty() {
+            log.persist_meta().await?;
+        }
+        log.close().await?;
+        if outcome.is_ok() && handed != Handed::default() {
+            tracing::info!(%copy, records = handed.records, damaged = handed.damaged, "records handed over");
+        }
+        outcome.map(|()| handed)
+    }
+
+    async fn unacked(&mut self, log: &Log, handed: &mut Handed) -> Result<(), SalvageError> {
+        let key = log.copy().key;
+        let mut at: Offset = log.frontier().max(log.start());
+        while at < log.hwm() {
+            let batch = log.read(at, SALVAGE_RECORDS, SALVAGE_BYTES).await?;
+            handed.damaged += batch.skipped;
+            let records: Vec<Record> = batch
+                .records
+                .iter()
+                .map(|(_, record)| to_wire(narad_storage::Record::clone(record)))
+                .collect();
+            *handed += self
+                .hand_over(key.topic, Some(key.partition), records)
+                .await?;
+            if batch.next <= at {
+                return Err(SalvageError::System(format!(
+                    "reading {} does not get past {at}",
+                    log.copy()
+                )));
+            }
+            at = batch.next;
+            log.set_frontier(at);
+        }
+        Ok(())
+    }
+
+    /// Produces records until each is durable somewhere.
+    async fn hand_over(
+        &mut self,
+        topic: TopicId,
+        named: Option<PartitionIndex>,
+        mut records: Vec<Record>,
+    ) -> Result<Handed, SalvageError> {
+        let count = records.len() as u64;
+        let unwanted = Handed {
+            unwanted: count,
+            ..Handed::default()
+        };
+        let until = Instant::now() + Duration::from_millis(SALVAGE_GIVE_UP_MS);
+        let Some(name) = self.topic(topic, until).await? else {
+            return Ok(unwanted);
+        };
+        while !records.is_empty() {
+            let produced = self.client.produce_once(&name, &records, named).await;
+            let error = match produced {
+                Ok(outcomes) => match keep_untaken(&mut records, outcomes) {
+                    None => break,
+                    Some(fault) => WireError::Fault(fault),
+                },
+                Err(error) => error,
+            };
+            if let Some(fault) = error.fault() {
+                match fault.code {
+                    ErrorCode::UnknownTopic => return Ok(unwanted),
+                    ErrorCode::TooLarge | ErrorCode::Invalid | ErrorCode::UnknownPartition => {
+                        let (topic, fault) = (name, fault.clone());
+                        return Err(SalvageError::Refused { topic, fault });
+                    }
+                    _ => {}
+                }
+            }
+            pause(until, error).await?;
+        }
+        Ok(Handed {
+            records: count,
+            ..Handed::default()
+        })
+    }
+
+    async fn topic(
+        &mut self,
+        topic: TopicId,
+        until: Instant,
+    ) -> Result<Option<String>, SalvageError> {
+        loop {
+            if let Some(topics) = &self.topics {
+                return Ok(topics.get(&topic).cloned());
+            }
+            match self.client.list_topics().await {
+                Ok(list) => {
+                    let named = list
+                        .into_iter()
+                        .map(|topic| (TopicId(topic.id), topic.name));
+                    self.topics = Some(named.collect());
+                }
+                Err(error) => pause(until, error).await?,
+            }
+        }
+    }
+}
+
+/// Waits before the next attempt, or gives up.
+async fn pause(until: Instant, error: WireError) -> Result<(), SalvageError> {
+    if Instant::now() >= until {
+        return Err(error.into());
+    }
+    tracing::debug!(%error, "handing records over: tried again");
+    glommio::timer::sleep(Duration::from_millis(SALVAGE_PAUSE_MS)).await;
+    Ok(())
+}
+
+/// Keeps what was not taken; the first reason why.
+fn keep_untaken<T>(
+    records: &mut Vec<Record>,
+    outcomes: Vec<Result<T, WireFault>>,
+) -> Option<WireFault> {
+    let mut first = None;
+    let mut outcomes = outcomes.into_iter();
+    records.retain(|_| match outcomes.next() {
+        Some(Ok(_)) => false,
+        Some(Err(fault)) => {
+            first.get_or_insert(fault);
+            true
+        }
+        None => true,
+    });
+    if records.is_empty() {
+        return None;
+    }
+    Some(first.unwrap_or_else(|| {
+        WireFault::new(
+            ErrorCode::Internal,
+            "the node left records without an outcome",
+        )
+    }))
+}
+
+fn to_wire(record: narad_storage::Record) -> Record {
+    Record {
+        time: record.time,
+        key: record.key,
+        value: record.value,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_not_taken_is_kept_in_order_with_the_first_reason() {
+        let record = |n: u8| Record {
+            time: narad_core::ids::WallMs(1),
+            key: None,
+            value: vec![n],
+        };
+        let fault = |text: &str| WireFault::new(ErrorCode::Busy, text);
+        let mut records: Vec<Record> = (0..4).map(record).collect();
+        let outcomes = vec![Ok(()), Err(fault("first")), Ok(()), Err(fault("second"))];
+        let reason = keep_untaken(&mut records, outcomes).expect("two are left");
+        assert_eq!(reason.message, "first");
+        assert_eq!(records, [record(1), record(3)]);
+        // An answer that is too short leaves the rest untaken.
+        assert!(keep_untaken(&mut records, vec![Ok(())]).is_some());
+        assert_eq!(records, [record(3)]);
+        assert!(keep_untaken(&mut records, vec![Ok(())]).is_none());
+    }
+}

@@ -1,0 +1,136 @@
+//! The worst day: a node that never comes back, and one that does after all; a quorum that is lost.
+
+use crate::support::{Cluster, wait_for};
+use crate::{fails, narad, numbered, ok, produce, produce_everywhere, wait_consumed, wait_dead};
+
+fn three(name: &str) -> (Cluster, String) {
+    let mut cluster = Cluster::founders(name, 3, &[]);
+    cluster.start_all();
+    cluster.wait_ready();
+    cluster.leader();
+    let server = cluster.nodes[0].addr();
+    (cluster, server)
+}
+
+/// Waits until living nodes own every partition of the topic and serve it.
+fn wait_served(cluster: &Cluster, at: usize, topic: &str, count: usize) {
+    wait_for("every partition is served", || {
+        let view = cluster.nodes[at].get(&format!("/v1/topics/{topic}"))?;
+        let parts = view["partitions"].as_array()?;
+        let known = parts.iter().filter(|p| p["known"] == true).count();
+        (parts.len() == count && known == count).then_some(())
+    });
+}
+
+#[test]
+fn a_dead_node_is_given_up_and_hands_over_what_it_has_when_it_comes_back() {
+    let (mut cluster, server) = three("forget");
+    ok(&server, &["topic", "create", "t", "--partitions", "6"]);
+    let early = produce_everywhere(&server, "t", 6, 150);
+    // A living node is not given up.
+    let refused = fails(&server, &["cluster", "forget", "n3", "--accept-loss"]);
+    assert!(refused.contains("not in the state"), "{refused}");
+    cluster.node("n3").kill();
+    wait_dead(&mut cluster, 0, "n3");
+
+    let shown = ok(&server, &["cluster", "forget", "n3"]);
+    for part in ["2 partitions", "t/", "nothing was changed", "--accept-loss"] {
+        assert!(shown.contains(part), "{part} is missing:\n{shown}");
+    }
+    assert_eq!(cluster.nodes[0].member("n3").unwrap()["owned"], 2);
+    let path = "/v1/cluster/members/n3/forget";
+    let (status, body) = cluster.nodes[1].http("POST", path).unwrap();
+    assert_eq!(status, 400, "{body}");
+    let loss = cluster.nodes[1].get(path).unwrap();
+    assert_eq!(loss["partitions"].as_array().unwrap().len(), 2);
+
+    let done = ok(&server, &["cluster", "forget", "n3", "--accept-loss"]);
+    assert!(done.contains("n3 is given up"), "{done}");
+    assert!(cluster.nodes[0].member("n3").is_none());
+    let view = cluster.nodes[0].get("/v1/topics/t").unwrap();
+    let owners = view["partitions"].as_array().unwrap();
+    assert!(owners.iter().all(|p| p["owner"] != "n3"), "{view}");
+    let late = numbered("late", 300);
+    produce(&server, "t", &late);
+    wait_served(&cluster, 0, "t", 6);
+
+    // It comes back, is told, hands over what only it has, and ends in order.
+    cluster.node("n3").start();
+    let ended = cluster.node("n3").wait_end();
+    let log = cluster.node("n3").log();
+    assert!(ended.success(), "{log}");
+    assert!(log.contains("was given up while it was away"), "{log}");
+    assert!(log.contains("were handed to the cluster"), "{log}");
+    wait_consumed(&server, "t", &[early, late].concat());
+
+    // Once more: there is nothing left to hand over.
+    let since = log.len();
+    cluster.node("n3").start();
+    assert!(cluster.node("n3").wait_end().success());
+    let again = cluster.node("n3").log().split_off(since);
+    assert!(!again.contains("were handed to the cluster"), "{again}");
+    let dir = cluster.node("n3").dir.display().to_string();
+    let told = ok(&server, &["salvage", &dir]);
+    assert!(told.starts_with("0 records"), "{told}");
+}
+
+#[test]
+fn a_survivor_becomes_the_only_voter_and_the_lost_ones_are_given_up() {
+    let (mut cluster, _) = three("quorum");
+    let server = cluster.nodes[2].addr();
+    ok(&server, &["topic", "create", "t", "--partitions", "6"]);
+    let lines = produce_everywhere(&server, "t", 6, 50);
+    let view = cluster.nodes[2].get("/v1/topics/t").unwrap();
+    let kept = view["partitions"].as_array().unwrap();
+    let kept = kept.iter().filter(|p| p["owner"] == "n3").count();
+    assert_eq!(kept, 2);
+    for id in ["n1", "n2"] {
+        let node = cluster.node(id);
+        node.kill();
+        std::fs::remove_dir_all(&node.dir).unwrap();
+    }
+    let dir = cluster.node("n3").dir.display().to_string();
+    let running = fails(&server, &["recover-quorum", &dir]);
+    assert!(
+        running.contains("in use by another narad process"),
+        "{running}"
+    );
+    cluster.node("n3").kill();
+    let looked = ok(&server, &["recover-quorum", &dir]);
+    assert!(looked.contains("voters n1, n2, n3") && looked.contains("nothing was changed"));
+    let again = ok(&server, &["recover-quorum", &dir]);
+    assert_eq!(looked, again, "looking changes nothing");
+    let done = ok(&server, &["recover-quorum", &dir, "--accept-loss"]);
+    assert!(done.contains("n3 is the only voter now"), "{done}");
+    let refused = fails(&server, &["recover-quorum", &dir, "--accept-loss"]);
+    assert!(refused.contains("only voter already"), "{refused}");
+
+    cluster.node("n3").start();
+    cluster.node("n3").wait_ready();
+    for id in ["n1", "n2"] {
+        wait_dead(&mut cluster, 2, id);
+        ok(&server, &["cluster", "forget", id, "--accept-loss"]);
+    }
+    wait_served(&cluster, 2, "t", 6);
+    let more = numbered("more", 100);
+    produce(&server, "t", &more);
+    wait_consumed(&server, "t", &more);
+    // A new node joins as ever.
+    let join = format!("--join={server}");
+    let fourth = cluster.add("n4", &[&join]);
+    cluster.nodes[fourth].start();
+    cluster.nodes[fourth].wait_ready();
+    wait_for("it votes", || {
+        (cluster.nodes[2].member("n4")?["role"] == "voter").then_some(())
+    });
+    // What only the survivor's disk held is all there.
+    let mut seen = 0;
+    for partition in 0..6 {
+        let partition = partition.to_string();
+        let args = ["replay", "t", "--partition", &partition, "--from", "0"];
+        let output = narad(&server, &args).output().expect("narad runs");
+        let shown = String::from_utf8_lossy(&output.stdout);
+        seen += shown.lines().filter(|line| line.starts_with("t-")).count();
+    }
+    assert_eq!(seen, lines.len() / 3);
+}
