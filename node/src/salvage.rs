@@ -56,7 +56,7 @@ pub enum SalvageError {
         "the cluster did not take the records ({0}); they are still on the disk: once it can be reached, \
          hand them over with narad salvage DIR --server HOST:PORT"
     )]
-    Cluster(WireError),
+    Cluster(Box<WireError>),
     /// A record that can never be taken.
     #[error(
         "a record of topic {topic} is refused for good ({fault}); it and those behind it are still on the disk"
@@ -65,7 +65,7 @@ pub enum SalvageError {
         /// The topic.
         topic: String,
         /// Why.
-        fault: WireFault,
+        fault: Box<WireFault>,
     },
     /// The system.
     #[error("{0}")]
@@ -74,7 +74,7 @@ pub enum SalvageError {
 
 impl From<WireError> for SalvageError {
     fn from(error: WireError) -> Self {
-        Self::Cluster(error)
+        Self::Cluster(Box::new(error))
     }
 }
 
@@ -249,7 +249,7 @@ impl Salvage {
                 match fault.code {
                     ErrorCode::UnknownTopic => return Ok(unwanted),
                     ErrorCode::TooLarge | ErrorCode::Invalid | ErrorCode::UnknownPartition => {
-                        let (topic, fault) = (name, fault.clone());
+                        let (topic, fault) = (name, Box::new(fault.clone()));
                         return Err(SalvageError::Refused { topic, fault });
                     }
                     _ => {}

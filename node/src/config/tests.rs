@@ -218,17 +218,19 @@ fn the_sample_file_names_every_knob_with_its_default_and_is_valid() {
     // Founding and joining exclude each other; the sample shows both.
     file.join = None;
     let shown = Config::resolve(file).expect("the sample file is valid");
-    let mut bare = ServeArgs::default();
-    bare.node_id = Some("n1".into());
-    bare.data_dir = Some("/var/lib/narad".into());
-    bare.listen = Some("10.0.0.1:7420".into());
-    bare.http = Some("10.0.0.1:7422".into());
-    bare.insecure = Some(true);
-    bare.peers = Some(vec![
-        "n1=10.0.0.1:7420".into(),
-        "n2=10.0.0.2:7420".into(),
-        "n3=10.0.0.3:7420".into(),
-    ]);
+    let bare = ServeArgs {
+        node_id: Some("n1".into()),
+        data_dir: Some("/var/lib/narad".into()),
+        listen: Some("10.0.0.1:7420".into()),
+        http: Some("10.0.0.1:7422".into()),
+        insecure: Some(true),
+        peers: Some(vec![
+            "n1=10.0.0.1:7420".into(),
+            "n2=10.0.0.2:7420".into(),
+            "n3=10.0.0.3:7420".into(),
+        ]),
+        ..ServeArgs::default()
+    };
     let plain = Config::resolve(bare).expect("valid");
     assert_eq!(
         (shown.timings, shown.moves, shown.storage.segment_bytes),
