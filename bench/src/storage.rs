@@ -28,7 +28,7 @@ pub struct StorageArgs {
     #[arg(long, default_value = "/var/tmp", value_name = "DIR")]
     pub dir: PathBuf,
     /// Pairs of each bar, at least 9
-    #[arg(long, default_value_t = 11, value_name = "N")]
+    #[arg(long, default_value_t = 31, value_name = "N")]
     pub pairs: usize,
     /// Size of the small partition that is opened
     #[arg(long, default_value = "1GiB", value_parser = parse_bytes, value_name = "SIZE")]
@@ -99,12 +99,14 @@ pub async fn run(args: &StorageArgs, stop: &Stop) -> Result<BarReport, StorageBe
             .as_ref()
             .is_none_or(|text| name.contains(text.as_str()))
     };
-    for shape in &append::SHAPES {
+    for shape in append::BARS.iter().chain(&append::FIGURES) {
         if wanted(shape.name) {
             progress(stop, shape.name)?;
-            bars.push(
-                append::bandwidth(&place, shape, Space::Preallocated, pairs, &mut figures).await?,
-            );
+            let bar = append::bandwidth(&place, shape, Space::Preallocated, pairs, &mut figures);
+            let bar = bar.await?;
+            if shape.depth == 1 {
+                bars.push(bar);
+            }
         }
     }
     if wanted("one 1 KiB append") {

@@ -6,16 +6,23 @@
 
 use crate::error::StorageError;
 use crate::fault::{self, Op};
-use crate::limits::{IO_CHUNK_BYTES, MIN_BLOCK_BYTES, TRIM_BLOCK_BYTES};
+use crate::limits::{
+    IO_CHUNK_BYTES, MIN_BLOCK_BYTES, SPARE_BUFFERS, SPARE_MIN_BYTES, TRIM_BLOCK_BYTES,
+};
 use glommio::GlommioError;
 use glommio::io::{DmaBuffer, DmaFile, OpenOptions, ReadResult};
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
 use std::fs;
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
+use std::time::Duration;
 
 type Result<T> = std::result::Result<T, StorageError>;
+
+/// Shortest wait that is one.
+const SUBMIT_WAIT: Duration = Duration::from_micros(1);
 
 /// Lets O_DIRECT reads work on this executor; call it before anything else of this crate, on every
 /// executor, with a directory on the disk that will be used. On some disks the runtime decides from
@@ -399,6 +406,47 @@ pub(crate) fn buffer(len: usize) -> DmaBuffer {
     } else {
         glommio::allocate_dma_buffer(len)
     }
+}
+
+thread_local! {
+    static SPARE: RefCell<VecDeque<DmaBuffer>> = const { RefCell::new(VecDeque::new()) };
+}
+
+/// A buffer for a piece of a group; its content is undefined. Large ones are used again, since groups of
+/// one size follow each other: memory that the system has just given out is slow to write to.
+pub(crate) fn write_buffer(len: usize) -> DmaBuffer {
+    if len < SPARE_MIN_BYTES {
+        return buffer(len);
+    }
+    SPARE
+        .with_borrow_mut(|spare| {
+            let at = spare.iter().position(|b| b.len() == len)?;
+            spare.swap_remove_back(at)
+        })
+        .unwrap_or_else(|| glommio::allocate_dma_buffer_global(len))
+}
+
+/// Gives a buffer back that nobody writes from any more.
+pub(crate) fn recycle(buffer: Rc<DmaBuffer>) {
+    let Ok(buffer) = Rc::try_unwrap(buffer) else {
+        return;
+    };
+    if buffer.len() < SPARE_MIN_BYTES {
+        return;
+    }
+    SPARE.with_borrow_mut(|spare| {
+        while spare.len() >= SPARE_BUFFERS {
+            spare.pop_front();
+        }
+        spare.push_back(buffer);
+    });
+}
+
+/// Lets requests that were made reach the disk now; otherwise they go when the executor has nothing else
+/// to do.
+pub(crate) async fn submit() {
+    // The runtime hands requests over before it looks at timers; yielding alone does not make it.
+    glommio::timer::sleep(SUBMIT_WAIT).await;
 }
 
 /// A buffer with these bytes, padded with zeros to a multiple of `block`.

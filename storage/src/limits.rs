@@ -33,7 +33,20 @@ pub const MAX_FRAME_RECORDS: usize = 1 << 16;
 
 /// A group write takes further frames while it is smaller than this: large enough for the disk's
 /// full bandwidth, small enough that an append never waits long for its neighbours' bytes.
-pub const GROUP_BYTES: usize = 2 << 20;
+pub const GROUP_BYTES: usize = 4 << 20;
+
+/// A group of twice this or more is written in pieces of about this: the first are on their way to the
+/// disk while the rest is laid out.
+pub const GROUP_CHUNK_BYTES: usize = 256 << 10;
+
+/// A frame's checksum is computed in steps of this, which the processor still has at hand from copying.
+pub const CRC_STEP_BYTES: usize = 32 << 10;
+
+/// Buffers that an executor keeps for its next groups: what one group of [`GROUP_BYTES`] needs.
+pub const SPARE_BUFFERS: usize = 17;
+
+/// Smaller buffers are not kept.
+pub const SPARE_MIN_BYTES: usize = 128 << 10;
 
 /// Appends that wait in memory for one log, in bytes; more are refused as busy.
 pub const QUEUE_BYTES: usize = 32 << 20;
@@ -73,8 +86,13 @@ pub const READ_AHEAD_BYTES: usize = 4 << 20;
 /// Recent frames kept in memory over all logs of one executor, in bytes.
 pub const EXECUTOR_CACHE_BYTES: usize = 64 << 20;
 
-/// Pieces of a segment that one reader has requested ahead.
-pub const READ_PIECES: usize = 8;
+/// Bytes of a segment that one reader has requested ahead: [`IO_DEPTH`] requests of the largest size keep
+/// a disk busy while the piece before is decoded, and one more is being decoded.
+pub const READ_WINDOW_BYTES: u64 = ((IO_DEPTH + 1) * IO_CHUNK_BYTES) as u64;
+
+/// Bytes that all readers of one executor have requested ahead; beyond it a reader gets one small request
+/// at a time.
+pub const EXECUTOR_READ_AHEAD_BYTES: u64 = 64 << 20;
 
 /// Zeros are written ahead of small appends in units of this.
 pub const FILL_BYTES: u64 = 512 << 10;
@@ -88,6 +106,10 @@ pub const FILL_GROUP_BYTES: u64 = 128 << 10;
 
 /// First piece of space that a new segment gets; a partition with few records stays small.
 pub const FIRST_EXTENT_BYTES: u64 = 1 << 20;
+
+/// Space reserved at once is at most the free space divided by this, so that many partitions do not take a
+/// disk that is nearly full from each other.
+pub const SPACE_SHARE: u64 = 16;
 
 /// The active segment is described in `segments.list` again after this much growth, which bounds
 /// what an open after a crash has to scan.
@@ -108,7 +130,11 @@ const _: () = {
     assert!(MAX_SEGMENTS * 128 + MAX_MARKS * 32 <= MAX_LIST_BYTES);
     assert!(QUEUE_BYTES >= GROUP_BYTES + MAX_FRAME_PAYLOAD_BYTES);
     assert!(IO_CHUNK_BYTES.is_multiple_of(TRIM_BLOCK_BYTES as usize));
+    assert!(GROUP_CHUNK_BYTES.is_multiple_of(TRIM_BLOCK_BYTES as usize));
+    assert!(GROUP_CHUNK_BYTES <= IO_CHUNK_BYTES && CRC_STEP_BYTES <= GROUP_CHUNK_BYTES);
+    assert!(SPARE_BUFFERS * GROUP_CHUNK_BYTES > GROUP_BYTES);
     assert!(FILL_BYTES.is_multiple_of(TRIM_BLOCK_BYTES));
     assert!(FILL_BYTES <= IO_CHUNK_BYTES as u64);
+    assert!(EXECUTOR_READ_AHEAD_BYTES >= READ_WINDOW_BYTES);
     assert!(FIRST_EXTENT_BYTES.is_multiple_of(TRIM_BLOCK_BYTES));
 };

@@ -28,7 +28,7 @@ impl Default for Options {
     fn default() -> Self {
         Self {
             segment_bytes: 256 << 20,
-            extent_bytes: 16 << 20,
+            extent_bytes: 64 << 20,
             cache_bytes: 4 << 20,
             io_chunk_bytes: limits::IO_CHUNK_BYTES,
             max_record_bytes: limits::MAX_RECORD_BYTES,

@@ -7,7 +7,7 @@ use super::pairs::{Sample, Turns, Watch, median, take_turns};
 use super::place::{Place, records};
 use super::raw::{Aligned, RawFile, Space};
 use super::{Figures, StorageBenchError};
-use crate::report::bars::{Bar, Bound};
+use crate::report::bars::{Bar, Bound, Pairs};
 use futures::future::try_join_all;
 use narad_storage::{AppendError, Log, Options, Record};
 use serde_json::json;
@@ -20,13 +20,13 @@ pub const RECORD_BYTES: usize = 1024;
 /// What runs behind an append (zeros, the list) ends before the other side's turn.
 const REST: Duration = Duration::from_millis(25);
 /// Appends of one turn of the latency.
-const SINGLE_APPENDS: usize = 100;
+const SINGLE_APPENDS: usize = 40;
 /// Space of the raw loop for small writes; it goes round in it.
 const SINGLE_SPACE_BYTES: u64 = 64 << 20;
 /// Appenders that wait together.
 const APPENDERS: usize = 64;
 /// Appends of each in one turn.
-const APPENDS_EACH: usize = 50;
+const APPENDS_EACH: usize = 20;
 
 /// A bandwidth that is measured.
 #[derive(Clone, Copy, Debug)]
@@ -41,31 +41,35 @@ pub struct Shape {
     pub turn_bytes: usize,
 }
 
-/// 64 KiB and 1 MiB batches, one at a time and four.
-pub const SHAPES: [Shape; 4] = [
+/// 64 KiB and 1 MiB batches, one at a time: each is one write and one sync for the raw loop.
+pub const BARS: [Shape; 2] = [
     Shape {
         name: "append 64 KiB",
         batch: 64 << 10,
         depth: 1,
-        turn_bytes: 16 << 20,
-    },
-    Shape {
-        name: "append 64 KiB x 4",
-        batch: 64 << 10,
-        depth: 4,
-        turn_bytes: 48 << 20,
+        turn_bytes: 2 << 20,
     },
     Shape {
         name: "append 1 MiB",
         batch: 1 << 20,
         depth: 1,
-        turn_bytes: 64 << 20,
+        turn_bytes: 16 << 20,
+    },
+];
+
+/// The same, four at a time: the raw loop writes four at once and syncs once. For comparison only.
+pub const FIGURES: [Shape; 2] = [
+    Shape {
+        name: "append 64 KiB x 4",
+        batch: 64 << 10,
+        depth: 4,
+        turn_bytes: 8 << 20,
     },
     Shape {
         name: "append 1 MiB x 4",
         batch: 1 << 20,
         depth: 4,
-        turn_bytes: 96 << 20,
+        turn_bytes: 32 << 20,
     },
 ];
 
@@ -126,6 +130,7 @@ pub async fn bandwidth(
         &name,
         json!({
             "sides": measured.sides(),
+            "bandwidth": Pairs::of(&measured.bandwidth()),
             "writes": stats.writes - before.writes,
             "syncs": stats.syncs - before.syncs,
             "written_bytes": stats.written_bytes - before.written_bytes,

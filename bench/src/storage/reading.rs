@@ -17,7 +17,7 @@ use std::path::PathBuf;
 /// Least share of the raw loop's bandwidth.
 const BANDWIDTH: Bound = Bound::AtLeast(0.85);
 /// Records that are read.
-const RECORDS: u64 = 192 << 10;
+const RECORDS: u64 = 96 << 10;
 /// Records of one frame.
 const FRAME_RECORDS: usize = 256;
 /// Records of one read.

@@ -1,23 +1,55 @@
 //! Reading a segment forwards: pieces are requested before they are wanted, and decoded one at a time.
 //!
 //! What this file keeps true: bytes behind the durable length are never looked at; every frame is
-//! checked; damaged frames are left out, the next intact one is found again; what is read ahead is
-//! bounded by [`READ_PIECES`].
+//! checked; damaged frames are left out, the next intact one is found again; what one reader has read
+//! ahead is bounded by [`READ_WINDOW_BYTES`], and what all readers of an executor have by
+//! [`EXECUTOR_READ_AHEAD_BYTES`].
 
-use crate::disk::DiskFile;
+use crate::disk::{self, DiskFile};
 use crate::error::StorageError;
 use crate::format::frame::{FRAME_MAGIC, FrameHeader};
 use crate::format::record::{Record, Records};
 use crate::format::{u32_at, u64_at};
-use crate::limits::{FRAME_ALIGN_BYTES, FRAME_HEADER_BYTES, READ_PIECES, TRIM_BLOCK_BYTES};
+use crate::limits::{
+    EXECUTOR_READ_AHEAD_BYTES, FRAME_ALIGN_BYTES, FRAME_HEADER_BYTES, IO_DEPTH, READ_WINDOW_BYTES,
+    TRIM_BLOCK_BYTES,
+};
 use glommio::io::ReadResult;
 use narad_core::copy::SegmentId;
 use narad_core::ids::Offset;
+use std::cell::Cell;
 use std::collections::VecDeque;
 use std::rc::Rc;
 use std::sync::Arc;
 
-type Piece = (u64, glommio::Task<Result<ReadResult, StorageError>>);
+/// A piece of the file that was requested.
+#[derive(Debug)]
+struct Piece {
+    at: u64,
+    read: glommio::Task<Result<ReadResult, StorageError>>,
+    _bytes: Ahead,
+}
+
+thread_local! {
+    static AHEAD_BYTES: Cell<u64> = const { Cell::new(0) };
+}
+
+/// Bytes that were requested and not decoded yet, counted for the whole executor.
+#[derive(Debug)]
+struct Ahead(u64);
+
+impl Ahead {
+    fn new(bytes: u64) -> Self {
+        AHEAD_BYTES.set(AHEAD_BYTES.get() + bytes);
+        Self(bytes)
+    }
+}
+
+impl Drop for Ahead {
+    fn drop(&mut self) {
+        let _ = AHEAD_BYTES.try_with(|a| a.set(a.get().saturating_sub(self.0)));
+    }
+}
 
 /// One reader of one segment: decoded records, then bytes of a frame that is not whole yet, then
 /// pieces that are on their way.
@@ -37,7 +69,8 @@ pub(crate) struct Stash {
     need: usize,
     pieces: VecDeque<Piece>,
     requested: u64,
-    depth: usize,
+    /// Bytes that may be on their way; a reader that goes on gets more.
+    window: u64,
 }
 
 impl Stash {
@@ -53,7 +86,7 @@ impl Stash {
             need: 0,
             pieces: VecDeque::new(),
             requested: 0,
-            depth: 1,
+            window: 0,
         }
     }
 
@@ -64,15 +97,19 @@ impl Stash {
         file: &Rc<DiskFile>,
         len: u64,
         end: Offset,
-        piece_len: u64,
+        largest: u64,
     ) -> Result<usize, StorageError> {
         let at = self.pos + self.partial.len() as u64;
-        self.request(file, at, len, piece_len);
-        let Some((begin, read)) = self.pieces.pop_front() else {
+        if self.request(file, at, len, largest) && self.pieces.len() > 1 {
+            // The next ones are on their way while this one, which may be there already, is decoded.
+            disk::submit().await;
+        }
+        let Some(piece) = self.pieces.pop_front() else {
             self.stop_at(len);
             return Ok(0);
         };
-        let bytes = match read.await {
+        let begin = piece.at;
+        let bytes = match piece.read.await {
             Ok(bytes) => bytes,
             Err(error) => {
                 self.pieces.clear();
@@ -93,20 +130,35 @@ impl Stash {
         Ok(bytes.len())
     }
 
-    /// Keeps requests ahead of `at`; a reader that goes on gets more of them.
-    fn request(&mut self, file: &Rc<DiskFile>, at: u64, len: u64, piece_len: u64) {
+    /// Keeps requests ahead of `at`: a small one first, then more and larger ones. Says whether it made
+    /// one.
+    fn request(&mut self, file: &Rc<DiskFile>, at: u64, len: u64, largest: u64) -> bool {
+        let first = (largest / IO_DEPTH as u64).next_multiple_of(TRIM_BLOCK_BYTES);
         if self.pieces.is_empty() {
             self.requested = at - at % TRIM_BLOCK_BYTES;
         }
+        self.window = match AHEAD_BYTES.get() < EXECUTOR_READ_AHEAD_BYTES {
+            true => (2 * self.window).clamp(first, READ_WINDOW_BYTES.max(first)),
+            false => first,
+        };
+        let piece = (self.window / IO_DEPTH as u64)
+            .next_multiple_of(TRIM_BLOCK_BYTES)
+            .clamp(first, largest);
         let end = len.next_multiple_of(TRIM_BLOCK_BYTES);
-        while self.pieces.len() < self.depth && self.requested < end {
+        let before = self.requested;
+        while self.requested < end
+            && (self.pieces.is_empty() || self.requested + piece <= at + self.window)
+        {
             let (pos, file) = (self.requested, file.clone());
-            let want = piece_len.min(end - pos);
-            let task = glommio::spawn_local(async move { file.read(pos, want as usize).await });
-            self.pieces.push_back((pos, task));
+            let want = piece.min(end - pos);
+            self.pieces.push_back(Piece {
+                at: pos,
+                read: glommio::spawn_local(async move { file.read(pos, want as usize).await }),
+                _bytes: Ahead::new(want),
+            });
             self.requested += want;
         }
-        self.depth = (2 * self.depth).min(READ_PIECES);
+        self.requested > before
     }
 
     /// Nothing more is to be had up to here; the next request starts afresh.

@@ -8,16 +8,15 @@ use super::cache::CachedFrame;
 use super::group::Written;
 use super::state::{Segment, State, Store};
 use crate::disk::{self, DiskFile};
-use crate::error::{AppendError, StorageError, is_full};
+use crate::error::{AppendError, StorageError};
 use crate::format::frame::frame_len;
 use crate::format::list::{IndexPoint, Totals, bound_marks};
 use crate::format::record::Record;
 use crate::limits::{
-    CHECKPOINT_BYTES, FIRST_EXTENT_BYTES, GROUP_BYTES, INDEX_STEP_BYTES, IO_CHUNK_BYTES,
-    MAX_FRAME_PAYLOAD_BYTES, MAX_FRAME_RECORDS, TRIM_BLOCK_BYTES,
+    CHECKPOINT_BYTES, FIRST_EXTENT_BYTES, GROUP_BYTES, INDEX_STEP_BYTES, MAX_FRAME_PAYLOAD_BYTES,
+    MAX_FRAME_RECORDS,
 };
 use futures::channel::oneshot;
-use futures::future::{join, join_all};
 use narad_core::copy::SegmentId;
 use narad_core::ids::{Offset, Origin, WallMs};
 use std::rc::Rc;
@@ -53,7 +52,7 @@ impl Pending {
 }
 
 /// How a group did not become durable.
-enum GroupError {
+pub(crate) enum GroupError {
     /// Nothing was written: there is no room.
     Full { needed: u64, available: u64 },
     /// It is unknown what was written.
@@ -140,6 +139,9 @@ impl Store {
             let Ok(_permit) = self.writing.acquire_permit(1).await else {
                 return;
             };
+            // Whoever the last group has answered may append again before the next one is taken: all that
+            // wait share it, instead of every other one.
+            glommio::executor().yield_now().await;
             let group = self.state.borrow_mut().take_group();
             if group.is_empty() {
                 self.state.borrow_mut().writer_runs = false;
@@ -172,28 +174,10 @@ impl Store {
         self.reserve(&place, place.pos + len as u64).await?;
         self.filled_up_to(place.pos + len as u64).await;
         let durable = self.state.borrow().durable;
-        let mut written = self.encode(group, &place, len, head, durable);
-        let mut at = place.pos;
-        let writes = written.chunks.iter().map(|chunk| {
-            let pos = at;
-            at += chunk.len() as u64;
-            place.file.write(chunk.clone(), pos)
-        });
-        let writes = join_all(writes.collect::<Vec<_>>());
-        let start = self.digest_before(&place);
-        let digest = async {
-            if len > IO_CHUNK_BYTES / 8 {
-                // Lets the write reach the disk first; what is left to compute then costs no time.
-                glommio::executor().yield_now().await;
-            }
-            let chunks = written.chunks.iter();
-            chunks.fold(start, |crc, c| crc32c::crc32c_append(crc, c.as_bytes()))
-        };
-        // Also behind one that failed all have ended before it is told: the log is reopened, and written
-        // to the same bytes, after that.
-        let (ended, digest) = join(writes, digest).await;
-        ended.into_iter().collect::<Result<(), _>>()?;
-        written.digest = digest;
+        let before = self.digest_before(&place);
+        let written = self
+            .write_frames(group, &place, len, durable, before)
+            .await?;
         place.file.sync().await?;
         if place.fresh.is_some() {
             disk::sync_dir(&self.dir).await?;
@@ -223,7 +207,7 @@ impl Store {
                 })
         };
         if full {
-            self.filled_up_to(u64::MAX).await;
+            self.prepared().await;
             self.state.borrow_mut().seal_active();
             self.after_seal();
         }
@@ -264,6 +248,8 @@ impl Store {
         {
             let mut state = self.state.borrow_mut();
             state.allocated = 0;
+            state.extents_from = 0;
+            state.reserve_after = 0;
             state.filled = 0;
             state.groups_here = 0;
         }
@@ -272,58 +258,6 @@ impl Store {
             pos: 0,
             fresh: Some(id),
         })
-    }
-
-    async fn room_for(&self, bytes: u64) -> Result<(), GroupError> {
-        let free = disk::available_bytes(&self.dir).await?;
-        let available = free.saturating_sub(self.options.reserve_bytes);
-        if available < bytes {
-            return Err(GroupError::Full {
-                needed: bytes,
-                available,
-            });
-        }
-        Ok(())
-    }
-
-    /// Reserves space ahead so that the file reaches at least `end`.
-    async fn reserve(&self, place: &Place, end: u64) -> Result<(), GroupError> {
-        let have = self.state.borrow().allocated;
-        if end <= have {
-            return Ok(());
-        }
-        let step = have
-            .clamp(
-                FIRST_EXTENT_BYTES,
-                self.options.extent_bytes.max(FIRST_EXTENT_BYTES),
-            )
-            .min(self.options.extent_bytes);
-        let cap = self.options.segment_bytes.max(end);
-        let wanted = (have + step)
-            .max(end)
-            .min(cap)
-            .next_multiple_of(TRIM_BLOCK_BYTES);
-        self.room_for(end - have).await?;
-        let mut result = place.file.allocate(wanted).await;
-        let mut reached = wanted;
-        if result.as_ref().is_err_and(StorageError::is_full) {
-            reached = end.next_multiple_of(TRIM_BLOCK_BYTES);
-            result = place.file.allocate(reached).await;
-        }
-        match result {
-            Ok(()) => {}
-            Err(StorageError::Io { source, .. }) if is_full(&source) => {
-                return Err(GroupError::Full {
-                    needed: end - have,
-                    available: 0,
-                });
-            }
-            Err(other) => return Err(other.into()),
-        }
-        let mut state = self.state.borrow_mut();
-        state.allocated = reached;
-        state.work.extents += 1;
-        Ok(())
     }
 
     fn complete(self: &Rc<Self>, group: Vec<Pending>, place: &Place, written: &Written) {
@@ -344,8 +278,7 @@ impl Store {
         let Some(segment) = state.segments.last_mut() else {
             unreachable!("a group was written to no segment");
         };
-        let bytes: u64 = written.chunks.iter().map(|c| c.len() as u64).sum();
-        let len = place.pos + bytes;
+        let len = place.pos + written.len;
         segment.totals.digest = written.digest;
         state.work.writes += 1;
         state.work.syncs += 1;
@@ -371,8 +304,9 @@ impl Store {
         state.advance(end);
         state.filled = state.filled.max(len);
         state.groups_here += 1;
-        state.last_group = len - place.pos;
+        state.usual_group = (3 * state.usual_group + (len - place.pos)) / 4;
         drop(borrow);
+        self.reserve_ahead(&place.file);
         self.fill_ahead(&place.file);
         if checkpoint {
             self.list_later();

@@ -16,7 +16,7 @@ impl State {
         let len = self.segments.last()?.totals.len;
         let small = self.work.writes > 0
             && self.groups_here >= FILL_AFTER_GROUPS
-            && self.last_group <= FILL_GROUP_BYTES;
+            && self.usual_group <= FILL_GROUP_BYTES;
         if !self.active || !small || self.filling.is_some() || self.closed.is_some() {
             return None;
         }

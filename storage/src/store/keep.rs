@@ -136,7 +136,7 @@ impl Store {
         let Ok(_permit) = self.writing.acquire_permit(1).await else {
             unreachable!("the writer's lock is never closed");
         };
-        self.filled_up_to(u64::MAX).await;
+        self.prepared().await;
         let active = {
             let state = self.state.borrow();
             match state.segments.last() {
@@ -153,6 +153,8 @@ impl Store {
             file.sync().await?;
             let mut state = self.state.borrow_mut();
             state.allocated = len;
+            state.extents_from = len;
+            state.reserve_after = 0;
             state.filled = state.filled.min(len);
             state.groups_here = 0;
         }
@@ -196,7 +198,7 @@ impl Store {
     async fn quiet(self: &Rc<Self>) {
         self.settled().await;
         self.list_settled().await;
-        self.filled_up_to(u64::MAX).await;
+        self.prepared().await;
         for lock in [&self.writing, &self.meta_lock, &self.list_lock] {
             let Ok(_permit) = lock.acquire_permit(1).await else {
                 unreachable!("the locks of a log are never closed");
@@ -265,7 +267,7 @@ impl Store {
         let Ok(_permit) = self.writing.acquire_permit(1).await else {
             return;
         };
-        self.filled_up_to(u64::MAX).await;
+        self.prepared().await;
         let mut state = self.state.borrow_mut();
         let old = state
             .segments

@@ -16,6 +16,7 @@ pub(crate) mod read;
 pub(crate) mod recover;
 pub(crate) mod repair;
 pub(crate) mod scrub;
+mod space;
 pub(crate) mod state;
 pub(crate) mod wait;
 

@@ -217,6 +217,7 @@ impl Store {
         state.segments = opening.segments;
         state.active = opening.active;
         state.allocated = opening.allocated;
+        state.extents_from = opening.allocated;
         let relist = report.scanned_segments > 0;
         let store = Self::new(dir, owner, epoch, options, state);
         if relist {

@@ -74,14 +74,20 @@ pub(crate) struct State {
     pub(crate) active: bool,
     /// Space reserved in the active segment's file.
     pub(crate) allocated: u64,
+    /// Of that, what was there when the segment was begun, opened or trimmed.
+    pub(crate) extents_from: u64,
+    /// Space is being reserved behind that.
+    pub(crate) reserving: bool,
+    /// Where reserving ahead did not succeed; 0 for nowhere.
+    pub(crate) reserve_after: u64,
     /// Everything below this was written in the active segment's file, if only with zeros.
     pub(crate) filled: u64,
     /// Zeros are on their way to here and behind.
     pub(crate) filling: Option<u64>,
     /// Groups written to the active segment since the log was opened.
     pub(crate) groups_here: u64,
-    /// Bytes of the last group.
-    pub(crate) last_group: u64,
+    /// Bytes of a group, a mean in which the last ones count most.
+    pub(crate) usual_group: u64,
     pub(crate) next: Offset,
     pub(crate) durable: Offset,
     pub(crate) start: Offset,
@@ -131,10 +137,13 @@ impl State {
             segments: Vec::new(),
             active: false,
             allocated: 0,
+            extents_from: 0,
+            reserving: false,
+            reserve_after: 0,
             filled: 0,
             filling: None,
             groups_here: 0,
-            last_group: 0,
+            usual_group: 0,
             next: Offset(0),
             durable: Offset(0),
             start: Offset(0),
