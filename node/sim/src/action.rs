@@ -142,6 +142,8 @@ pub enum Action {
     Beat(usize, usize, How),
     /// The controller of the leader makes one pass.
     Plan(How),
+    /// `n`, new as a leader, plans on what it has applied so far, without a barrier.
+    StalePlan(usize),
     /// An operator moves `p` to `n`.
     MoveTo(usize, usize),
     /// An operator ends the move of `p`.
@@ -172,10 +174,34 @@ pub enum Action {
     Advance(Span),
 }
 
+/// As it is written in a test.
 impl fmt::Display for Action {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{self:?}")
+        let text = format!("{self:?}");
+        let Some((name, arguments)) = text.split_once('(') else {
+            return write!(f, "Action::{text}");
+        };
+        let arguments: Vec<String> = arguments
+            .strip_suffix(')')
+            .unwrap_or(arguments)
+            .split(", ")
+            .map(qualified)
+            .collect();
+        write!(f, "Action::{name}({})", arguments.join(", "))
     }
+}
+
+/// An argument with the name of its type, where it is a name itself.
+fn qualified(argument: &str) -> String {
+    const SPANS: [&str; 4] = ["Second", "Lease", "Ttl", "Promote"];
+    let kind = match argument {
+        name if SPANS.contains(&name) => "Span::",
+        "Nothing" | "All" => "Left::",
+        name if name.starts_with("Torn") => "Left::",
+        name if name.starts_with(char::is_uppercase) => "How::",
+        _ => "",
+    };
+    format!("{kind}{argument}")
 }
 
 /// Kind of an action, for tables.
@@ -195,7 +221,7 @@ impl Action {
             Self::Redo | Self::DeleteAgain(..) => return Some(FaultKind::Duplicate),
             Self::Crash(..) => return Some(FaultKind::Crash),
             Self::Cut(_) | Self::Mute(_) => return Some(FaultKind::Isolate),
-            Self::Elect(_) => return Some(FaultKind::LeaderChange),
+            Self::Elect(_) | Self::StalePlan(_) => return Some(FaultKind::LeaderChange),
             Self::Advance(Span::Ttl) => return Some(FaultKind::FreezeExpires),
             Self::Advance(Span::Lease | Span::Promote) => return Some(FaultKind::LeaseExpires),
             Self::MoveTo(..) | Self::Drain(_) => return Some(FaultKind::Replan),

@@ -1,7 +1,7 @@
 //! The disk of a node: copies by their identity, a staging, what a source told, the ingress WAL.
 //!
 //! What this file keeps true: what a crash takes is what was not synced; a record is a number that
-//! no other record has, and counts as one byte.
+//! no other record has.
 
 use narad_core::copy::{InstallMark, Manifest, SegmentId, SegmentState};
 use narad_core::ids::{Epoch, MoveId, Offset, Origin, WalId, WalSeq};
@@ -60,9 +60,10 @@ impl Segments {
         self.0.iter().find(|(at, _)| *at == base).map(|(_, r)| r)
     }
 
-    /// As the owner, or the staging, describes them. Blind: digests are left out (R4 off).
+    /// As the owner, or the staging, describes them, a record counting as `unit` bytes. Blind: digests
+    /// are left out (R4 off).
     #[must_use]
-    pub fn states(&self, blind: bool) -> Vec<SegmentState> {
+    pub fn states(&self, unit: u64, blind: bool) -> Vec<SegmentState> {
         let last = self.0.len().saturating_sub(1);
         self.0
             .iter()
@@ -72,7 +73,7 @@ impl Segments {
                     base: Offset(*base),
                     epoch: Epoch(1),
                 },
-                durable_len: len(records),
+                durable_len: len(records) * unit,
                 digest: if blind { 0 } else { digest(records) },
                 end: Offset(base + len(records)),
                 sealed: at < last,
@@ -82,11 +83,11 @@ impl Segments {
 
     /// Whether these are the first bytes of that segment here.
     #[must_use]
-    pub fn has_prefix(&self, state: &SegmentState, blind: bool) -> bool {
+    pub fn has_prefix(&self, state: &SegmentState, unit: u64, blind: bool) -> bool {
         let Some(records) = self.segment(state.id.base.0) else {
             return false;
         };
-        let wanted = usize::try_from(state.durable_len).unwrap_or(usize::MAX);
+        let wanted = usize::try_from(state.durable_len / unit).unwrap_or(usize::MAX);
         records.len() >= wanted && (blind || digest(&records[..wanted]) == state.digest)
     }
 }
@@ -149,9 +150,9 @@ impl Copy {
 
     /// As the owner tells it, with the frontier of its memory.
     #[must_use]
-    pub fn manifest(&self, frontier: u64, blind: bool) -> Manifest {
+    pub fn manifest(&self, frontier: u64, unit: u64, blind: bool) -> Manifest {
         Manifest {
-            segments: self.segments.states(blind),
+            segments: self.segments.states(unit, blind),
             start: Offset(self.start),
             hwm: Offset(self.hwm),
             frontier: Offset(frontier),

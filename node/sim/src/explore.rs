@@ -6,6 +6,7 @@
 use crate::action::Action;
 use crate::check::Violation;
 use crate::setup::Setup;
+use crate::walk::Faults;
 use crate::world::{Count, World};
 use std::collections::HashSet;
 
@@ -33,6 +34,8 @@ pub struct Explored {
     pub exhausted: bool,
     /// What happened along all steps.
     pub count: Count,
+    /// Faults by kind, along all steps.
+    pub faults: Faults,
     /// A broken promise and the actions that lead to it.
     pub failure: Option<(Violation, Vec<Action>)>,
 }
@@ -64,6 +67,7 @@ pub fn explore(setup: &Setup, limits: Limits) -> Explored {
             depth: 0,
             exhausted: true,
             count: Count::default(),
+            faults: Faults::new(),
             failure: None,
         },
     };
@@ -91,6 +95,9 @@ impl Search {
             let mut successor = world.clone();
             successor.step(action);
             self.found.steps += 1;
+            if let Some(fault) = action.fault() {
+                *self.found.faults.entry(fault).or_insert(0) += 1;
+            }
             if let Some(violation) = &successor.violation {
                 self.fail(violation.clone(), at, Some(action));
                 return;

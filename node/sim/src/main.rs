@@ -11,7 +11,7 @@ use narad_sim::models;
 use narad_sim::mutation::Mutation;
 use narad_sim::report;
 use narad_sim::setup::Setup;
-use narad_sim::walk::{Coverage, Walk, shrink, walk};
+use narad_sim::walk::{Coverage, Faults, Walk, shrink, walk};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
@@ -121,10 +121,10 @@ fn told(setup: &Setup, seed: u64, walked: &Walk) -> bool {
         return true;
     };
     println!("FAILED: {} seed {seed}: {violation}", setup.name);
-    println!("the actions that matter:");
-    for action in shrink(setup, &walked.actions, violation) {
-        println!("  {action}");
-    }
+    let actions = shrink(setup, &walked.actions, violation);
+    let name = format!("{}_seed_{seed}", setup.name.replace('-', "_"));
+    println!("as a test of node/sim/tests/found.rs:\n");
+    print!("{}", report::as_test(setup, &name, &actions, violation));
     false
 }
 
@@ -132,6 +132,7 @@ fn soak(time: Duration, first: u64, steps: usize) -> bool {
     let began = Instant::now();
     let setups = models::walks();
     let mut coverage = Coverage::new();
+    let mut faults = Faults::new();
     let (mut walks, mut actions, mut flips, mut promotions) = (0_u64, 0_u64, 0_u64, 0_u64);
     let mut seed = first;
     while began.elapsed() < time {
@@ -147,12 +148,16 @@ fn soak(time: Duration, first: u64, steps: usize) -> bool {
             for (cell, met) in walked.coverage {
                 *coverage.entry(cell).or_insert(0) += met;
             }
+            for (kind, met) in walked.faults {
+                *faults.entry(kind).or_insert(0) += met;
+            }
         }
         seed += 1;
     }
     println!(
         "seeds {first}..{seed}: {walks} walks, {actions} actions, {flips} flips, {promotions} promotions"
     );
+    println!("{}", report::faults(&faults));
     print!("{}", report::coverage(&coverage));
     let empty = report::empty_cells(&coverage);
     println!("empty cells: {}", empty.len());
@@ -163,7 +168,8 @@ fn soak(time: Duration, first: u64, steps: usize) -> bool {
 }
 
 fn shown(setup: &Setup, found: &Explored) -> bool {
-    println!("{}", report::explored(setup.name, found));
+    println!("{}", report::explored(setup, found));
+    println!("    {}", report::faults(&found.faults));
     let Some((violation, actions)) = &found.failure else {
         return true;
     };

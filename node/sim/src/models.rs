@@ -114,6 +114,71 @@ pub fn leaders(faults: u8, records: u32) -> Setup {
     }
 }
 
+/// Two partitions that change places: two moves at once, each node the source of one and the target
+/// of the other.
+#[must_use]
+pub fn crossing(faults: u8, records: u32) -> Setup {
+    Setup {
+        partitions: 2,
+        moves: vec![(0, 1), (1, 0)],
+        faults,
+        records,
+        commands: 5,
+        advances: 1,
+        in_flight: 1,
+        eager: vec![0, 1, 2],
+        allow: Allow {
+            crash: vec![1],
+            late: true,
+            advance: vec![Span::Ttl],
+            ..Allow::default()
+        },
+        ..Setup::quiet("crossing")
+    }
+}
+
+/// Walks with a partition that is written to as fast as it is copied: tails that take passes.
+#[must_use]
+pub fn walk_hot() -> Setup {
+    let moves = walk_moves();
+    Setup {
+        name: "walk-hot",
+        records: 90,
+        record_bytes: 1 << 20,
+        preload: 6,
+        allow: Allow {
+            consume: false,
+            retain: false,
+            move_to: vec![1, 2],
+            crash: vec![0, 1],
+            ..moves.allow.clone()
+        },
+        ..moves
+    }
+}
+
+/// Walks in which flips seldom go as they should: lost, late, refused, installs that fail half way,
+/// and everything else on top of what is not known then.
+#[must_use]
+pub fn walk_unknown() -> Setup {
+    let deaths = walk_deaths();
+    Setup {
+        name: "walk-unknown",
+        faults: 40,
+        records: 16,
+        unknown: true,
+        allow: Allow {
+            plan: true,
+            drain: vec![1],
+            crash: vec![1],
+            cut: vec![0, 1],
+            mute: vec![1],
+            ..deaths.allow.clone()
+        },
+        ..deaths
+    }
+}
+
 /// Walks without deaths: everything but leaders, leases and promotions.
 #[must_use]
 pub fn walk_moves() -> Setup {
@@ -208,7 +273,7 @@ pub fn walk_cluster() -> Setup {
         name: "walk-cluster",
         nodes: 4,
         partitions: 3,
-        target: None,
+        moves: Vec::new(),
         allow: Allow {
             retain: false,
             drain: vec![0, 1],
@@ -229,6 +294,8 @@ pub fn walks() -> Vec<Setup> {
         walk_deaths(),
         walk_promotions(),
         walk_cluster(),
+        walk_hot(),
+        walk_unknown(),
     ]
 }
 
@@ -244,6 +311,7 @@ pub fn explored(wide: bool) -> Vec<(Setup, Limits)> {
             (return_trip(2, 1), limits(STATES_MAX)),
             (replan(2, 1), limits(STATES_MAX)),
             (leaders(2, 1), limits(STATES_MAX)),
+            (crossing(2, 0), limits(STATES_MAX)),
         ]
     } else {
         vec![
@@ -252,6 +320,7 @@ pub fn explored(wide: bool) -> Vec<(Setup, Limits)> {
             (promote(1, 1), limits(2_000_000)),
             (return_trip(1, 0), limits(1_000_000)),
             (replan(1, 0), limits(1_000_000)),
+            (crossing(1, 0), limits(1_000_000)),
         ]
     }
 }

@@ -2,10 +2,13 @@
 //!
 //! What this file keeps true: it only formats.
 
-use crate::action::FaultKind;
+use crate::action::{Action, FaultKind};
+use crate::check::Violation;
 use crate::explore::Explored;
-use crate::walk::Coverage;
+use crate::setup::Setup;
+use crate::walk::{Coverage, Faults};
 use std::fmt::Write;
+use std::io::Write as _;
 
 /// The phases in the order of a move.
 pub const PHASES: [&str; 10] = [
@@ -23,11 +26,14 @@ pub const PHASES: [&str; 10] = [
 
 /// One line about an explored model.
 #[must_use]
-pub fn explored(name: &str, found: &Explored) -> String {
+pub fn explored(setup: &Setup, found: &Explored) -> String {
     let c = &found.count;
+    let (nodes, partitions, faults) = (setup.nodes, setup.partitions, setup.faults);
+    let bounds = format!("{nodes} nodes, {partitions} p, {faults} faults");
     format!(
-        "{name:<18} {:>9} states {:>10} steps {:>6} continued  depth {:>3}  {}  flips {} promotions {} \
+        "{:<14} {bounds:<24} {:>9} states {:>10} steps {:>6} continued  depth {:>3}  {}  flips {} promotions {} \
          cancels {} rollbacks {} reclaims {}",
+        setup.name,
         found.states,
         found.steps,
         found.continued,
@@ -43,6 +49,39 @@ pub fn explored(name: &str, found: &Explored) -> String {
         c.rollbacks,
         c.reclaims,
     )
+}
+
+/// Writes text for people, past the capture of a test's output.
+pub fn say(text: &str) {
+    // A test harness that closes its output wants to hear nothing.
+    let _ = writeln!(std::io::stdout().lock(), "{text}");
+}
+
+/// Faults by kind, in one line.
+#[must_use]
+pub fn faults(faults: &Faults) -> String {
+    let mut out = String::from("faults injected:");
+    for (kind, heading) in FaultKind::ALL {
+        let met = faults.get(&kind).copied().unwrap_or(0);
+        let _ = write!(out, " {heading} {met}");
+    }
+    out
+}
+
+/// A failing run as a test that can be kept. `setup` is the function that makes its world.
+#[must_use]
+pub fn as_test(setup: &Setup, name: &str, actions: &[Action], violation: &Violation) -> String {
+    let world = setup.name.replace('-', "_");
+    let mut out = format!("#[test]\nfn {name}() {{\n    // {violation}\n    let actions = [\n");
+    for action in actions {
+        let _ = writeln!(out, "        {action},");
+    }
+    let _ = write!(
+        out,
+        "    ];\n    let world = replay(&models::{world}(), &actions);\n    \
+         assert_eq!(world.violation, None);\n}}\n"
+    );
+    out
 }
 
 /// Whether a fault can meet a phase at all: bytes are on their way, or compared, in some only.

@@ -62,6 +62,8 @@ pub struct Setup {
     pub partitions: u32,
     /// Records a segment.
     pub segment: u64,
+    /// Bytes that a record counts as in a copy: a large one makes tails that take passes.
+    pub record_bytes: u64,
     /// Who leads at first.
     pub leader: usize,
     /// Leases, deaths and promotions are in it; without, every lease runs.
@@ -84,8 +86,10 @@ pub struct Setup {
     pub eager: Vec<usize>,
     /// Local steps of a worker that cannot fail here, and its pauses, are not steps of their own.
     pub chained: bool,
-    /// The move that runs from the start: partition 0 to this node.
-    pub target: Option<usize>,
+    /// The moves that run from the start: of which partition, to which node.
+    pub moves: Vec<(usize, usize)>,
+    /// A walk in which flips seldom go as they should.
+    pub unknown: bool,
     /// What may happen.
     pub allow: Allow,
 }
@@ -99,6 +103,7 @@ impl Setup {
             nodes: 3,
             partitions: 1,
             segment: 1_000,
+            record_bytes: 1,
             leader: 2,
             deaths: false,
             mutation: None,
@@ -110,7 +115,8 @@ impl Setup {
             in_flight: 2,
             eager: vec![2],
             chained: true,
-            target: Some(1),
+            moves: vec![(0, 1)],
+            unknown: false,
             allow: Allow::default(),
         }
     }

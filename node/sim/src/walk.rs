@@ -9,11 +9,15 @@ use crate::limits::SHRINK_TRIES_MAX;
 use crate::rng::Rng;
 use crate::setup::Setup;
 use crate::world::{Count, World};
-use narad_core::moves::target::MovePhase;
+use narad_core::meta::Command;
+use narad_core::moves::target::{MovePhase, TargetEffect};
 use std::collections::BTreeMap;
 
 /// How often each fault met each phase of a move.
 pub type Coverage = BTreeMap<(&'static str, FaultKind), u64>;
+
+/// How often each fault was injected.
+pub type Faults = BTreeMap<FaultKind, u64>;
 
 /// A walk that has ended.
 #[derive(Clone, Debug)]
@@ -26,6 +30,8 @@ pub struct Walk {
     pub count: Count,
     /// Faults by phase.
     pub coverage: Coverage,
+    /// Faults by kind.
+    pub faults: Faults,
     /// The state at the end.
     pub fingerprint: u128,
 }
@@ -63,9 +69,52 @@ fn weight(action: Action) -> usize {
     }
 }
 
+/// Whether a move is where moves are seldom: faults are picked more readily then.
+fn is_rare(world: &World) -> bool {
+    let seldom = |phase| {
+        matches!(
+            phase,
+            MovePhase::Unknown | MovePhase::RollingBack | MovePhase::TakingOver
+        )
+    };
+    (0..world.nodes.len())
+        .any(|n| (0..world.keys.len()).any(|p| world.phase(n, p).is_some_and(seldom)))
+}
+
+/// Whether the worker is about to make its move known.
+fn is_flip(world: &World, n: usize, p: usize) -> bool {
+    let worker = world.nodes[n].parts[p].worker.as_ref();
+    matches!(
+        worker.and_then(|worker| worker.pending.as_ref()),
+        Some(
+            TargetEffect::Install { .. }
+                | TargetEffect::Propose(
+                    Command::CompleteMove { .. } | Command::ForcePromote { .. }
+                )
+        )
+    )
+}
+
 /// A death takes long: when an owner is away, time passes more readily than the network heals.
-fn weight_in(world: &World, away: bool, dead: bool, action: Action) -> usize {
+fn weight_in(world: &World, (away, dead, rare): (bool, bool, bool), action: Action) -> usize {
     match action {
+        Action::Crash(..) | Action::Cut(_) | Action::Mute(_) if rare => 1,
+        Action::DeleteTopic | Action::SyncFails(..) if rare => 60,
+        Action::CancelMove(_) if rare => 40,
+        Action::Produce(..) | Action::StalePlan(_) if rare => 12,
+        Action::Work(_, _, how) if rare && how != How::Ok => 24,
+        // Not before the flip, or there is nothing to be seldom.
+        Action::DeleteTopic if world.setup.unknown && !world.flip_asked() => 0,
+        Action::Dispatch(_, how) | Action::Mark(_, _, how) | Action::Reclaim(_, _, how)
+            if rare && how != How::Ok =>
+        {
+            12
+        }
+        Action::Advance(Span::Ttl) | Action::Tick(..) if rare => 12,
+        Action::Work(n, p, how) if world.setup.unknown && is_flip(world, n, p) => match how {
+            How::Ok => 10,
+            _ => 40,
+        },
         Action::Advance(Span::Promote) if dead => 24,
         Action::Advance(Span::Ttl) if away && !dead => 16,
         Action::Advance(Span::Promote) => 1,
@@ -83,9 +132,10 @@ fn pick(rng: &mut Rng, world: &World, actions: &[Action]) -> Action {
     };
     let away = owners().any(|n| !world.in_quorum(n)) && world.has_leader();
     let dead = owners().any(|n| world.marked_dead(n)) && world.has_leader();
-    let weigh = |action: &Action| weight_in(world, away, dead, *action);
+    let rare = is_rare(world);
+    let weigh = |action: &Action| weight_in(world, (away, dead, rare), *action);
     let all: usize = actions.iter().map(weigh).sum();
-    let mut at = rng.below(all);
+    let mut at = rng.below(all.max(1));
     for action in actions {
         let weight = weigh(action);
         if at < weight {
@@ -93,7 +143,8 @@ fn pick(rng: &mut Rng, world: &World, actions: &[Action]) -> Action {
         }
         at -= weight;
     }
-    unreachable!("the weights add up")
+    // Nothing but what has no weight.
+    actions[0]
 }
 
 /// Walks `steps` actions from a seed, then continues fairly to the end.
@@ -103,6 +154,7 @@ pub fn walk(setup: &Setup, seed: u64, steps: usize) -> Walk {
     let mut world = World::new(setup.clone());
     let mut actions = Vec::new();
     let mut coverage = Coverage::new();
+    let mut faults = Faults::new();
     while actions.len() < steps && world.violation.is_none() {
         let possible = world.actions();
         if possible.is_empty() {
@@ -110,6 +162,9 @@ pub fn walk(setup: &Setup, seed: u64, steps: usize) -> Walk {
         }
         let action = pick(&mut rng, &world, &possible);
         note(&world, action, &mut coverage);
+        if let Some(fault) = action.fault() {
+            *faults.entry(fault).or_insert(0) += 1;
+        }
         world.step(action);
         actions.push(action);
     }
@@ -120,6 +175,7 @@ pub fn walk(setup: &Setup, seed: u64, steps: usize) -> Walk {
         violation: world.violation.clone(),
         count: world.count,
         coverage,
+        faults,
         fingerprint,
     }
 }

@@ -2,13 +2,14 @@
 
 use narad_sim::labs::{catch, line};
 use narad_sim::mutation::Mutation;
+use narad_sim::report;
 
 #[test]
 fn every_rule_that_is_switched_off_is_noticed() {
     let mut missed = Vec::new();
     for mutation in Mutation::ALL {
         let caught = catch(*mutation);
-        println!("{}", line(*mutation, caught.as_ref()));
+        report::say(&line(*mutation, caught.as_ref()));
         if caught.is_none() {
             missed.push(mutation);
         }

@@ -1,12 +1,17 @@
-//! Deaths on purpose, so that a test can end the process between any two steps of a move.
+//! Deaths, standstills and lost answers on purpose, so that a test can put them between any two steps
+//! of a move.
 //!
 //! What this file keeps true: a release build has none of it; a debug build dies only when
-//! `NARAD_DIE_BEFORE` names the step, by SIGKILL, so nothing is flushed or said first.
+//! `NARAD_DIE_BEFORE` names the step, by SIGKILL, so nothing is flushed or said first. It stops
+//! itself only at the first step that `NARAD_STOP_BEFORE` names (whoever wants it to go on sends
+//! SIGCONT), and throws one answer away only when `NARAD_LOSE_REPLY` names the command.
 
 use narad_core::meta::Command;
 use narad_core::moves::target::TargetEffect;
+use nix::sys::signal::Signal;
+use std::sync::atomic::{AtomicBool, Ordering};
 
-/// The name of a step at which a test may let the process die.
+/// The name of a step at which a test may let the process die or stand still.
 fn name(effect: &TargetEffect) -> Option<&'static str> {
     Some(match effect {
         TargetEffect::CopyRanges { renew: None, .. } => "pass",
@@ -21,14 +26,38 @@ fn name(effect: &TargetEffect) -> Option<&'static str> {
     })
 }
 
-/// Ends this process before the effect is carried out, if the environment asks for it.
-pub(super) fn die_before(effect: &TargetEffect) {
-    if !cfg!(debug_assertions) {
-        return;
+fn wanted(variable: &str, name: Option<&str>) -> bool {
+    if !cfg!(debug_assertions) || name.is_none() {
+        return false;
     }
-    let wanted = std::env::var("NARAD_DIE_BEFORE").ok();
-    if wanted.is_some() && wanted.as_deref() == name(effect) {
-        let me = nix::unistd::Pid::this();
-        let _ = nix::sys::signal::kill(me, nix::sys::signal::Signal::SIGKILL);
+    std::env::var(variable).ok().as_deref() == name
+}
+
+fn signal(signal: Signal) {
+    let _ = nix::sys::signal::kill(nix::unistd::Pid::this(), signal);
+}
+
+/// Ends or stops this process before the effect is carried out, if the environment asks for it.
+pub(super) fn before(effect: &TargetEffect) {
+    static STOPPED: AtomicBool = AtomicBool::new(false);
+    let name = name(effect);
+    if wanted("NARAD_DIE_BEFORE", name) {
+        signal(Signal::SIGKILL);
     }
+    if wanted("NARAD_STOP_BEFORE", name) && !STOPPED.swap(true, Ordering::SeqCst) {
+        signal(Signal::SIGSTOP);
+        // Another thread may be the one that takes the signal: not a step further before it has.
+        std::thread::sleep(std::time::Duration::from_millis(50));
+    }
+}
+
+/// Whether the answer to this command is to be taken for lost, once.
+pub(super) fn loses_reply(command: &Command) -> bool {
+    static LOST: AtomicBool = AtomicBool::new(false);
+    let name = matches!(command, Command::CompleteMove { .. }).then_some("flip");
+    let lost = wanted("NARAD_LOSE_REPLY", name) && !LOST.swap(true, Ordering::SeqCst);
+    if lost {
+        tracing::warn!("this answer is thrown away on purpose");
+    }
+    lost
 }

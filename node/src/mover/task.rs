@@ -54,7 +54,7 @@ pub(super) async fn run(mover: Rc<Mover>, mut machine: TargetMove, running: Rc<R
                     TargetEffect::Interrupt => work.interrupt.stop(),
                     TargetEffect::Done { outcome } => ended = Some(outcome),
                     wanted => {
-                        super::failpoint::die_before(&wanted);
+                        super::failpoint::before(&wanted);
                         work.interrupt.arm();
                         operation = Some(work.perform(wanted).boxed_local());
                     }

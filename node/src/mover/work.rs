@@ -194,7 +194,9 @@ impl Work {
             self.promoted.set(false);
         }
         let began = Instant::now();
+        let lost = super::failpoint::loses_reply(&command);
         let outcome = match self.mover.ctx.propose(command).await {
+            _ if lost => ProposeOutcome::Unknown,
             Ok((_, Reply::Done { index })) => ProposeOutcome::Done { index },
             Ok((_, Reply::Refused { refusal })) => ProposeOutcome::Refused(refusal),
             Err(ProposeError::Unavailable { .. } | ProposeError::NotLeader { .. }) => {

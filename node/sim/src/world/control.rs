@@ -34,6 +34,15 @@ impl World {
         }
     }
 
+    /// A new leader whose state machine lags plans on it: the guards are evaluated at apply, so what
+    /// is out of date can only fail.
+    pub(crate) fn stale_plan(&mut self, n: usize) {
+        let stale = self.state_of(n).state.clone();
+        for command in planned(&stale) {
+            self.propose(n, command, How::Ok);
+        }
+    }
+
     /// Whether the controller would do something.
     #[must_use]
     pub fn plan_wanted(&self) -> bool {

@@ -7,7 +7,7 @@ use super::World;
 use super::target::failed;
 use crate::action::How;
 use crate::check::Check;
-use crate::disk::{Copy, Staging};
+use crate::disk::{Copy, Staging, len};
 use crate::mutation::Mutation;
 use crate::world::LateCall;
 use narad_core::copy::{InstallMark, Manifest, SegmentId, SegmentState};
@@ -65,7 +65,9 @@ impl World {
             told.move_id = move_id;
         }
         TargetInput::StagingReady {
-            staged: segments.map_or_else(Vec::new, |s| s.states(self.off(Mutation::R4))),
+            staged: segments.map_or_else(Vec::new, |s| {
+                s.states(self.setup.record_bytes, self.off(Mutation::R4))
+            }),
             told: told.filter(|told| told.move_id == move_id),
         }
     }
@@ -172,11 +174,11 @@ impl World {
         let Some(copy) = source.and_then(|source| self.served_to(source, n, p)) else {
             return unreachable();
         };
-        let blind = self.off(Mutation::R4);
+        let (unit, blind) = (self.setup.record_bytes, self.off(Mutation::R4));
         TargetInput::PrefixesChecked {
             matching: staged
                 .iter()
-                .filter(|state| copy.segments.has_prefix(state, blind))
+                .filter(|state| copy.segments.has_prefix(state, unit, blind))
                 .map(|state| state.id)
                 .collect(),
         }
@@ -197,11 +199,12 @@ impl World {
             self.feed_source(source, p, SourceInput::RenewFreeze { handoff_id });
         }
         let from = source.and_then(|source| self.served_to(source, n, p));
+        let unit = self.setup.record_bytes;
         let mut copied = Vec::new();
         let mut whole = from.is_some() && how != How::Half && how != How::Corrupt;
         for (count, range) in ranges.iter().enumerate() {
             let held = from.and_then(|copy| copy.segments.segment(range.segment.base.0));
-            let Some(held) = held.filter(|held| at(range.to) <= held.len()) else {
+            let Some(held) = held.filter(|held| at(range.to / unit) <= held.len()) else {
                 whole = false;
                 break;
             };
@@ -210,13 +213,14 @@ impl World {
             }
             copied.push((
                 range.segment.base.0,
-                held[at(range.from)..at(range.to)].to_vec(),
+                held[at(range.from / unit)..at(range.to / unit)].to_vec(),
             ));
         }
         if how == How::Corrupt {
             copied.clear();
         }
         let blind = self.off(Mutation::R4);
+        let bytes: u64 = copied.iter().map(|(_, held)| len(held) * unit).sum();
         let staging = self.part(n, p).staging.get_or_insert_default();
         for (base, records) in copied {
             match staging.segments.0.iter_mut().find(|(at, _)| *at == base) {
@@ -230,12 +234,12 @@ impl World {
         if renew.is_none() {
             staging.durable = staging.segments.clone();
         }
-        let staged = staging.segments.states(blind);
+        let staged = staging.segments.states(unit, blind);
         if whole {
             TargetInput::Copied {
                 staged,
-                bytes: 1,
-                elapsed_us: 1,
+                bytes: bytes.max(1),
+                elapsed_us: bytes.max(1),
             }
         } else {
             TargetInput::CopyFailed {
@@ -289,11 +293,11 @@ impl World {
         mark: InstallMark,
         how: How,
     ) -> TargetInput {
-        let blind = self.off(Mutation::R4);
+        let (unit, blind) = (self.setup.record_bytes, self.off(Mutation::R4));
         let Some(staging) = &mut self.part(n, p).staging else {
             return failed("no staging");
         };
-        let staged: Vec<SegmentState> = staging.segments.states(blind);
+        let staged: Vec<SegmentState> = staging.segments.states(unit, blind);
         let same = |a: &SegmentState, b: &SegmentState| {
             (a.id, a.durable_len, a.digest, a.end) == (b.id, b.durable_len, b.digest, b.end)
         };

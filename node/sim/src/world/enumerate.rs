@@ -14,6 +14,7 @@ use narad_core::moves::target::TargetEffect;
 const REMOTE: &[How] = &[How::Ok, How::Lost, How::NoReply, How::Twice];
 const STREAM: &[How] = &[How::Ok, How::Half, How::Lost, How::Corrupt];
 const PROPOSAL: &[How] = &[How::Ok, How::NoReply, How::Late, How::Twice, How::Lost];
+const DELIVERY: &[How] = &[How::Ok, How::NoReply, How::Lost];
 const LOCAL: &[How] = &[How::Ok, How::Fail];
 /// Ways to tear a group: its beginning, its end, every other block, over zeros or old bytes.
 const TORN: &[u8] = &[0b0000_0011, 0b0111_1110, 0b1101_0101];
@@ -60,9 +61,7 @@ impl World {
             }
         }
         if self.dispatchable(n) {
-            self.push_all(out, &[How::Ok, How::NoReply], |how| {
-                Action::Dispatch(n, how)
-            });
+            self.push_all(out, DELIVERY, |how| Action::Dispatch(n, how));
         }
         if faulty && allow.crash.contains(&n) {
             let torn: &[u8] = if allow.disk { TORN } else { &[] };
@@ -269,6 +268,10 @@ impl World {
         for n in 0..self.nodes.len() {
             if self.nodes[n].removed {
                 continue;
+            }
+            let lags = self.nodes[n].applied < self.last().applied && self.to_leader(n);
+            if allow.plan && self.faults > 0 && lags {
+                out.push(Action::StalePlan(n));
             }
             if allow.drain.contains(&n) && self.faults > 0 {
                 out.push(Action::Drain(n));

@@ -8,6 +8,7 @@ use crate::action::{Action, How, Span};
 use crate::check::Check;
 use crate::limits::FAIR_ROUNDS;
 use narad_core::moves::target::TargetEffect;
+use std::collections::BTreeMap;
 
 impl World {
     /// Runs the fair continuation and looks whether every move ends and nothing is lost at rest.
@@ -47,8 +48,10 @@ impl World {
         while !self.calls.is_empty() {
             self.step(Action::Call(0));
         }
+        let mut frozen = BTreeMap::new();
         for _ in 0..FAIR_ROUNDS {
             self.round();
+            self.check_freezes(&mut frozen);
             if self.violation.is_some() {
                 return;
             }

@@ -67,8 +67,8 @@ impl World {
         for p in 0..world.keys.len() {
             world.first_owner(p);
         }
-        if let Some(target) = world.setup.target {
-            world.move_to(0, target);
+        for (p, n) in world.setup.moves.clone() {
+            world.move_to(p, n);
         }
         for n in 0..world.nodes.len() {
             world.catch_up(n);

@@ -221,7 +221,11 @@ impl World {
         let part = &self.nodes[n].parts[p];
         let source = part.source.as_ref()?;
         let copy = part.copies.get(&source.side.copy().epoch)?;
-        Some(copy.manifest(source.leases.frontier().0, self.off(Mutation::R4)))
+        Some(copy.manifest(
+            source.leases.frontier().0,
+            self.setup.record_bytes,
+            self.off(Mutation::R4),
+        ))
     }
 
     /// Answers whoever waits for this Freeze.

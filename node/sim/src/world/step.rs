@@ -108,6 +108,7 @@ impl World {
             Action::Dispatch(n, how) => self.dispatch(n, how),
             Action::Beat(n, to, how) => self.beat(n, to, how),
             Action::Plan(how) => self.plan_pass(how),
+            Action::StalePlan(n) => self.stale_plan(n),
             Action::MoveTo(p, n) => self.move_to(p, n),
             Action::CancelMove(p) => self.cancel_move(p),
             Action::Drain(n) => self.drain(n),
@@ -161,6 +162,7 @@ pub(super) fn cost(action: Action) -> u8 {
         | Action::Cut(_)
         | Action::Mute(_)
         | Action::Elect(_)
+        | Action::StalePlan(_)
         | Action::MoveTo(..)
         | Action::CancelMove(_)
         | Action::Drain(_)

@@ -233,6 +233,22 @@ impl World {
         }
     }
 
+    /// Whether some worker is about to make its move known, or has.
+    #[must_use]
+    pub fn flip_asked(&self) -> bool {
+        let late = |phase| {
+            matches!(
+                phase,
+                MovePhase::Flipping
+                    | MovePhase::Unknown
+                    | MovePhase::RollingBack
+                    | MovePhase::TakingOver
+            )
+        };
+        (0..self.nodes.len())
+            .any(|n| (0..self.keys.len()).any(|p| self.phase(n, p).is_some_and(late)))
+    }
+
     /// The phase of the move into a node, if one runs.
     #[must_use]
     pub fn phase(&self, n: usize, p: usize) -> Option<MovePhase> {
