@@ -6,7 +6,7 @@ use crate::stage::{
     partitions, prepare_target, produce, produce_at, wait_moved, wait_stopped,
 };
 use crate::support::{Cluster, wait_for};
-use narad_core::ids::{Offset, PartitionIndex};
+use narad_core::ids::{Offset, PartitionIndex, WallMs};
 use narad_wire::client::calls::ReplayRequest;
 use narad_wire::client::{Produced, TopicSettingsView};
 use nix::sys::signal::Signal;
@@ -141,6 +141,7 @@ fn shown(addrs: &[String], partition: u32) -> (usize, u64) {
             let request = ReplayRequest {
                 partition: PartitionIndex(partition),
                 from,
+                from_time: WallMs(0),
                 to: Offset(u64::MAX),
                 max_records: 2_000,
                 max_bytes: 2 << 20,
