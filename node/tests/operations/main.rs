@@ -7,6 +7,7 @@ mod support;
 mod controller;
 mod disk_errors;
 mod founding;
+mod handbook;
 mod worst_day;
 
 use std::collections::BTreeSet;
