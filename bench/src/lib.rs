@@ -4,14 +4,17 @@
 //! sample; a run that loses a record fails.
 
 pub mod check;
+pub mod flow;
 pub mod freeze;
 pub mod ledger;
 pub mod limits;
 pub mod lines;
 pub mod load;
 pub mod node;
+pub mod produce;
 pub mod replay;
 pub mod report;
+pub mod rig;
 pub mod servers;
 pub mod stop;
 pub mod storage;

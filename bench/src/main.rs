@@ -5,7 +5,10 @@
 
 use clap::{Parser, Subcommand};
 use narad_bench::check::{self, CheckArgs};
+use narad_bench::flow::{self, FlowArgs};
 use narad_bench::freeze::{self, FreezeArgs};
+use narad_bench::produce::{self, ProduceArgs};
+use narad_bench::rig::echo;
 use narad_bench::servers::Servers;
 use narad_bench::stop::Stop;
 use narad_bench::storage::{self, StorageArgs};
@@ -43,6 +46,13 @@ enum Command {
     Freeze(FreezeArgs),
     /// A partition log on this disk against a raw io_uring loop, with bars
     Storage(StorageArgs),
+    /// Produce against a bare echo and the bare disk, with bars
+    Produce(ProduceArgs),
+    /// Produce, consume and ack together, with a bar; and what moves cost others
+    Flow(FlowArgs),
+    /// Answer calls with the bytes that came, until standard input ends: one side of produce
+    #[command(hide = true)]
+    Echo,
 }
 
 fn main() -> ExitCode {
@@ -80,6 +90,24 @@ fn main() -> ExitCode {
                     });
                     ExitCode::from(u8::from(rows.iter().any(|row| row.lost > 0)))
                 }
+                Err(error) => failed(&error),
+            },
+            Command::Produce(args) => match produce::run(&args, &stop).await {
+                Ok(outcome) => {
+                    print(cli.json, &outcome.report.json(), || outcome.text());
+                    ExitCode::from(u8::from(args.check && !outcome.report.is_good()))
+                }
+                Err(error) => failed(&error),
+            },
+            Command::Flow(args) => match flow::run(&args, &stop).await {
+                Ok(report) => {
+                    print(cli.json, &report.json(), || flow::text(&report));
+                    ExitCode::from(u8::from(args.check && !report.is_good()))
+                }
+                Err(error) => failed(&error),
+            },
+            Command::Echo => match echo::serve().await {
+                Ok(()) => ExitCode::SUCCESS,
                 Err(error) => failed(&error),
             },
             Command::Storage(args) => match storage::run(&args, &stop).await {

@@ -130,6 +130,12 @@ impl Cluster {
         self.nodes.iter().map(|node| node.id.clone()).collect()
     }
 
+    /// Process ids in order.
+    #[must_use]
+    pub fn pids(&self) -> Vec<u32> {
+        self.nodes.iter().map(|node| node.child.id()).collect()
+    }
+
     /// Where data and logs are.
     #[must_use]
     pub fn dir(&self) -> &Path {

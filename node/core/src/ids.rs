@@ -146,6 +146,13 @@ pub struct NodeId(pub String);
 #[serde(transparent)]
 pub struct TopicName(pub String);
 
+/// Maps of names are asked with a text, without making a name of it: both compare the same way.
+impl core::borrow::Borrow<str> for TopicName {
+    fn borrow(&self) -> &str {
+        &self.0
+    }
+}
+
 /// Why a name cannot be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NameError {

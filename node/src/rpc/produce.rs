@@ -1,7 +1,7 @@
 //! `produce`: bounds, copying records out of the message, and the answer per record.
 //!
-//! What this file keeps true: a batch is taken apart once; it is placed in a task of its own, so
-//! that a client that goes away never cuts it in half; all that waits or is being placed has its
+//! What this file keeps true: a batch is taken apart once; it goes into one log in one piece, or is
+//! placed in a task of its own, so that a client that goes away never cuts it in half; all that waits or is being placed has its
 //! share of a bounded number of bytes, and what finds no room is answered `busy`.
 
 use crate::rpc::node::NodeServer;
@@ -9,6 +9,7 @@ use crate::rpc::reply::{malformed, text};
 use crate::shard::faults;
 use crate::shard::limits::RECORD_COST_BYTES;
 use crate::shard::partition::record_bytes;
+use crate::shard::direct::{Direct, direct};
 use crate::shard::produce::{Placed, produce};
 use crate::shard::task;
 use narad_core::ids::PartitionIndex;
@@ -30,6 +31,10 @@ pub(crate) async fn call(
     let room = server.shard.incoming.enter(cost(&records))?;
     let _permit = server.gate.enter().await?;
     let shard = server.shard.clone();
+    let records = match direct(&shard, &topic, records, partition).await {
+        Direct::Placed(placed) => return Ok(placed),
+        Direct::Elsewhere(records) => records,
+    };
     let placed = task::run("a produce", async move {
         let _room = room;
         produce(&shard, &topic, records, partition, hops).await

@@ -8,6 +8,7 @@
 mod dead_letter;
 mod deliver;
 mod delivery;
+mod direct;
 mod dispatcher;
 mod executor;
 pub(crate) mod faults;

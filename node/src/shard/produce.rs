@@ -94,6 +94,11 @@ pub(crate) async fn produce(
     Ok(placed)
 }
 
+/// Whether a record is within the topic's limit.
+pub(crate) fn may_take(topic: &Topic, record: &Record) -> bool {
+    record_bytes(record) <= topic.settings.max_record_bytes as usize
+}
+
 /// Refuses records over the topic's limit and gives the others their time.
 fn check(topic: &Topic, records: Vec<Record>, placed: &mut [Option<Placed>]) -> Vec<Item> {
     let limit = topic.settings.max_record_bytes as usize;
@@ -153,7 +158,7 @@ fn settle(placed: &mut [Option<Placed>], outcomes: Outcomes) {
     }
 }
 
-fn count(shard: &Shard, placed: &[Placed], bytes: usize, began: Instant) {
+pub(crate) fn count(shard: &Shard, placed: &[Placed], bytes: usize, began: Instant) {
     let metrics = &shard.ctx.metrics;
     for (outcome, n) in [
         (
