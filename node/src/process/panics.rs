@@ -73,7 +73,10 @@ mod tests {
             .expect("the helper panics; the exception in the hook is not needed any more");
         std::panic::set_hook(before);
         assert!(is_late_helper(&file, &what), "{file}: {what}");
-        assert!(!is_late_helper("node/src/shard/shard.rs", "failed to send response"));
+        assert!(!is_late_helper(
+            "node/src/shard/shard.rs",
+            "failed to send response"
+        ));
         assert!(!is_late_helper(&file, "another one"));
     }
 }

@@ -6,10 +6,10 @@
 
 use crate::rpc::node::NodeServer;
 use crate::rpc::reply::{malformed, text};
+use crate::shard::direct::{Direct, direct};
 use crate::shard::faults;
 use crate::shard::limits::RECORD_COST_BYTES;
 use crate::shard::partition::record_bytes;
-use crate::shard::direct::{Direct, direct};
 use crate::shard::produce::{Placed, produce};
 use crate::shard::task;
 use narad_core::ids::PartitionIndex;

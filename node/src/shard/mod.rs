@@ -8,7 +8,7 @@
 mod dead_letter;
 mod deliver;
 mod delivery;
-mod direct;
+pub(crate) mod direct;
 mod dispatcher;
 mod executor;
 pub(crate) mod faults;
