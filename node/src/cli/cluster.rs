@@ -168,8 +168,8 @@ fn forget(node: &str, loss: &LossView, done: bool) -> String {
 
 fn members(view: &MembersView) -> String {
     let heads = [
-        "node", "status", "role", ">owned", ">in", ">out", ">pending", ">used", ">free", ">shards",
-        "version", "address",
+        "node", "status", "role", ">owned", ">in/out", ">WAL", ">used", ">free", ">sh", "version",
+        "address",
     ];
     let mut rows = table(&heads);
     for member in &view.members {
@@ -183,8 +183,7 @@ fn members(view: &MembersView) -> String {
             status,
             member.role.clone(),
             member.owned.to_string(),
-            member.inbound.to_string(),
-            member.outbound.to_string(),
+            format!("{}/{}", member.inbound, member.outbound),
             units::count(member.undispatched),
             units::size(member.disk_used_bytes),
             units::size(member.disk_free_bytes),
@@ -262,6 +261,46 @@ mod tests {
             text.lines()
                 .next()
                 .is_some_and(|line| line.chars().count() <= 100),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn a_member_fits_one_line_of_100_columns() {
+        let view = MembersView {
+            members: vec![MemberView {
+                id: "n12".into(),
+                status: "alive".into(),
+                draining: true,
+                role: "learner".into(),
+                owned: 1_234,
+                inbound: 4,
+                outbound: 12,
+                undispatched: 12_345,
+                disk_used_bytes: 900 << 30,
+                disk_free_bytes: 123 << 30,
+                shards: 15,
+                version: "0.10.12".into(),
+                addr: "192.168.17.12:7420".into(),
+                ..MemberView::default()
+            }],
+            leader: "n1".into(),
+            ..MembersView::default()
+        };
+        let text = members(&view);
+        let row = text.lines().nth(1).expect("a row");
+        for part in [
+            "n12",
+            "4/12",
+            "900 GiB",
+            "123 GiB",
+            "0.10.12",
+            "192.168.17.12:7420",
+        ] {
+            assert!(row.contains(part), "{part} is not in one line:\n{text}");
+        }
+        assert!(
+            text.lines().all(|line| line.chars().count() <= 100),
             "{text}"
         );
     }

@@ -44,7 +44,8 @@ pub async fn run(
     if !args.cancel {
         // What will hold it is said before anything is set in motion.
         let checked = session.decommission(node, false, true).await?;
-        let estimate = estimate(&checked, &session.moves().await?);
+        let limit = session.throttle(None).await?;
+        let estimate = estimate(&checked, &session.moves().await?, limit);
         if args.dry_run {
             if session.json {
                 return out.json(&checked);
@@ -73,8 +74,9 @@ pub async fn run(
     out.line(cluster::plan(&plan))
 }
 
-/// How much has to move, and how long that takes at the pace of the latest moves.
-fn estimate(plan: &PlanView, moves: &MovesView) -> String {
+/// How much has to move, and how long that takes at the pace of the latest moves, within the limit of
+/// a node (0: none).
+fn estimate(plan: &PlanView, moves: &MovesView, limit: u64) -> String {
     let bytes: u64 = plan.steps.iter().map(|step| step.bytes).sum();
     let unknown = plan.steps.iter().filter(|step| step.bytes == 0).count();
     let mut text = format!(
@@ -93,14 +95,25 @@ fn estimate(plan: &PlanView, moves: &MovesView) -> String {
         .filter(|pace| *pace > 0)
         .collect();
     paces.sort_unstable();
-    match paces.get(paces.len() / 2) {
+    let seen = paces.get(paces.len() / 2).copied();
+    let pace = match (seen, limit) {
+        (seen, 0) => seen,
+        (Some(seen), limit) => Some(seen.min(limit)),
+        (None, limit) => Some(limit),
+    };
+    match pace {
         Some(pace) => {
-            let ms = u128::from(bytes) * 1_000 / u128::from(*pace);
+            let ms = u128::from(bytes) * 1_000 / u128::from(pace);
             let ms = u64::try_from(ms).unwrap_or(u64::MAX);
+            let why = if Some(pace) == seen {
+                "of the latest moves"
+            } else {
+                "that copies are limited to"
+            };
             text.push_str(&format!(
-                "; about {} one after the other, at the {} of the latest moves",
+                "; about {} one after the other, at the {} {why}",
                 units::millis(ms),
-                units::rate(*pace)
+                units::rate(pace)
             ));
         }
         None => text.push_str("; how fast copies are here is not known before the first one"),
@@ -352,7 +365,7 @@ mod tests {
             steps: vec![step(600 << 20), step(400 << 20), step(0)],
             notes: Vec::new(),
         };
-        let none = estimate(&plan, &MovesView::default());
+        let none = estimate(&plan, &MovesView::default(), 0);
         assert!(
             none.contains("3 partitions") && none.contains("not known"),
             "{none}"
@@ -365,7 +378,12 @@ mod tests {
             moves: Vec::new(),
             finished: vec![of(0), of(10 << 20), of(100 << 20), of(900 << 20)],
         };
-        let text = estimate(&plan, &moves);
+        let slow = estimate(&plan, &moves, 10 << 20);
+        assert!(
+            slow.contains("10.0 MiB/s that copies are limited to"),
+            "{slow}"
+        );
+        let text = estimate(&plan, &moves, 0);
         assert!(
             text.contains("without 1") && text.contains("about 10"),
             "{text}"

@@ -66,6 +66,9 @@ pub(super) fn view(progress: &MoveProgress, facts: &Facts<'_>) -> MoveView {
         .assignment(progress.key)
         .and_then(|a| a.target.as_ref())
         .filter(|t| t.move_id == progress.move_id);
+    // B of the latest pass, and in the first one what it comes to so far.
+    let elapsed_ms = us_since(facts.began) / 1_000;
+    let so_far = facts.live_bytes.saturating_mul(1_000) / elapsed_ms.max(1);
     MoveView {
         topic: topic.map_or_else(String::new, |topic| topic.name.0.clone()),
         partition: progress.key.partition.0,
@@ -75,11 +78,11 @@ pub(super) fn view(progress: &MoveProgress, facts: &Facts<'_>) -> MoveView {
         phase: phase_name(progress.phase).into(),
         bytes_done: progress.bytes_done + facts.live_bytes,
         bytes_left: progress.bytes_left.saturating_sub(facts.live_bytes),
-        bytes_per_s: progress.bytes_per_s.unwrap_or(0),
+        bytes_per_s: progress.bytes_per_s.unwrap_or(so_far),
         write_bytes_per_s: progress.write_bytes_per_s,
         passes: progress.passes,
         converged: progress.converged.unwrap_or(false),
-        elapsed_ms: us_since(facts.began) / 1_000,
+        elapsed_ms,
         freeze_us: facts.freeze.whole_us,
         split: facts.freeze.split,
         last_error: progress.last_error.clone().unwrap_or_default(),

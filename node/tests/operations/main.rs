@@ -8,6 +8,7 @@ mod controller;
 mod disk_errors;
 mod founding;
 mod handbook;
+mod session;
 mod worst_day;
 
 use std::collections::BTreeSet;
