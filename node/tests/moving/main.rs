@@ -6,6 +6,7 @@ mod client;
 mod support;
 
 mod deaths;
+mod frozen;
 mod handoffs;
 mod sources;
 mod stage;
