@@ -57,6 +57,8 @@ pub enum MoveOutcome {
     Cancelled,
     /// Another move took its place.
     Superseded,
+    /// The target's disk had no room.
+    NoRoom,
 }
 
 /// Label of [`MoveOutcome`].

@@ -28,7 +28,7 @@ use narad_storage::{Options, StorageError, layout};
 use narad_wire::pool::PeerPool;
 use narad_wire::view::MoveView;
 use std::cell::RefCell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::pin::pin;
 use std::rc::Rc;
@@ -57,6 +57,8 @@ pub(crate) struct Mover {
     history: RefCell<History>,
     /// Installed copies whose flip is not known, of which no task has begun.
     found: RefCell<Vec<FoundInstalled>>,
+    /// Partitions whose staging takes room that this node does not have.
+    unwanted: RefCell<BTreeSet<PartitionKey>>,
     ended: Notify,
 }
 
@@ -83,6 +85,7 @@ pub async fn run(
         running: RefCell::default(),
         history: RefCell::default(),
         found: RefCell::new(found),
+        unwanted: RefCell::default(),
         ended: Notify::new(),
         ctx,
     });

@@ -5,7 +5,7 @@
 //! it goes; what the metadata does not account for is kept.
 
 use crate::copy::InstallMark;
-use crate::ids::{CopyId, NodeId, Offset, TopicId};
+use crate::ids::{CopyId, Epoch, NodeId, Offset, PartitionKey, TopicId};
 use crate::meta::{Assignment, EndedEpoch, EpochEnd, MetaState};
 
 /// What a real copy on the disk is.
@@ -66,6 +66,45 @@ pub const fn salvage_point(end: EpochEnd, frontier: Offset) -> Offset {
     }
 }
 
+/// What is to be done with staged bytes that no move here works on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum StagingFate {
+    /// A move of the partition to this node is recorded.
+    Keep,
+    /// Nobody can want it.
+    Delete,
+    /// It goes when its age allows and the owner of this epoch says that it serves: until then it may
+    /// be the last copy.
+    AskOwner {
+        /// Who is to be asked.
+        owner: NodeId,
+        /// For which epoch.
+        epoch: Epoch,
+    },
+}
+
+/// What is to be done with bytes of the partition that are staged at `me`.
+#[must_use]
+pub fn staging_fate(me: &NodeId, state: &MetaState, key: PartitionKey) -> StagingFate {
+    let Some(assignment) = state.assignment(key) else {
+        return if key.topic <= TopicId(state.applied.0) {
+            StagingFate::Delete
+        } else {
+            StagingFate::Keep
+        };
+    };
+    if assignment.target.as_ref().is_some_and(|t| t.node == *me) {
+        return StagingFate::Keep;
+    }
+    if assignment.owner == *me && assignment.opened {
+        return StagingFate::Delete;
+    }
+    StagingFate::AskOwner {
+        owner: assignment.owner.clone(),
+        epoch: assignment.epoch,
+    }
+}
+
 /// Whether the metadata says that an epoch of a partition has, or had, a log: then a missing one is
 /// never replaced by an empty one.
 #[must_use]
@@ -76,8 +115,8 @@ pub fn has_log(assignment: &Assignment) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ids::{Epoch, MoveId, PartitionIndex, PartitionKey, RaftIndex};
-    use crate::meta::{Topic, TopicSettings};
+    use crate::ids::{MoveId, PartitionIndex, RaftIndex};
+    use crate::meta::{MoveTarget, Topic, TopicSettings};
     use alloc::sync::Arc;
     use alloc::vec;
     use alloc::vec::Vec;
@@ -160,6 +199,45 @@ mod tests {
         assert_eq!(
             standing(&node("a"), &state, copy(21, 1), None),
             Standing::Unknown
+        );
+    }
+
+    fn moving(owner: &str, target: Option<&str>, opened: bool) -> MetaState {
+        let mut state = state(owner, 2, vec![]);
+        let topic = state.topics.get_mut(&TopicId(3)).expect("made above");
+        let assignment = &mut Arc::make_mut(topic).partitions[0];
+        assignment.opened = opened;
+        assignment.target = target.map(|name| MoveTarget {
+            node: node(name),
+            move_id: MoveId(7),
+            handoff: None,
+            manual: false,
+        });
+        state
+    }
+
+    #[test]
+    fn staging_goes_only_when_nobody_can_need_it() {
+        let me = node("b");
+        let key = |topic| PartitionKey {
+            topic: TopicId(topic),
+            partition: PartitionIndex(0),
+        };
+        let of = |state: &MetaState| staging_fate(&me, state, key(3));
+        assert_eq!(of(&moving("a", Some("b"), true)), StagingFate::Keep);
+        assert_eq!(of(&moving("b", None, true)), StagingFate::Delete);
+        let ask = StagingFate::AskOwner {
+            owner: node("a"),
+            epoch: Epoch(2),
+        };
+        assert_eq!(of(&moving("a", None, true)), ask);
+        assert_eq!(of(&moving("a", Some("c"), true)), ask);
+        let known = moving("a", None, true);
+        assert_eq!(staging_fate(&me, &known, key(4)), StagingFate::Delete);
+        assert_eq!(
+            staging_fate(&me, &known, key(21)),
+            StagingFate::Keep,
+            "a topic that is not applied here yet"
         );
     }
 }

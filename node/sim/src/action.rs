@@ -26,11 +26,13 @@ pub enum How {
     Half,
     /// A byte is flipped on its way.
     Corrupt,
+    /// The disk has no room for it.
+    NoRoom,
 }
 
 impl How {
     /// Every way.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::Ok,
         Self::Lost,
         Self::NoReply,
@@ -40,6 +42,7 @@ impl How {
         Self::FailDone,
         Self::Half,
         Self::Corrupt,
+        Self::NoRoom,
     ];
 
     /// What it takes from the budget of faults.
@@ -54,7 +57,8 @@ impl How {
             | Self::Fail
             | Self::FailDone
             | Self::Half
-            | Self::Corrupt => 1,
+            | Self::Corrupt
+            | Self::NoRoom => 1,
         }
     }
 }
@@ -235,7 +239,7 @@ impl Action {
             How::NoReply => Some(FaultKind::LostReply),
             How::Twice => Some(FaultKind::Duplicate),
             How::Late => Some(FaultKind::Delay),
-            How::Fail | How::FailDone => Some(FaultKind::DiskFails),
+            How::Fail | How::FailDone | How::NoRoom => Some(FaultKind::DiskFails),
             How::Half => Some(FaultKind::Loss),
             How::Corrupt => Some(FaultKind::Corrupt),
         }

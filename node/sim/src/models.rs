@@ -129,7 +129,7 @@ pub fn crossing(faults: u8, records: u32) -> Setup {
         eager: vec![0, 1, 2],
         allow: Allow {
             crash: vec![1],
-            late: true,
+            late: faults < 2,
             advance: vec![Span::Ttl],
             ..Allow::default()
         },

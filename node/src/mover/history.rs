@@ -120,6 +120,7 @@ impl History {
             }
             MoveOutcome::Flipped | MoveOutcome::FlippedAndEnded => ("flipped", Ended::Flipped),
             MoveOutcome::Superseded => ("superseded", Ended::Superseded),
+            MoveOutcome::NoRoom => ("no_room", Ended::NoRoom),
             MoveOutcome::TopicGone => ("cancelled", Ended::Cancelled),
             MoveOutcome::Stopped => return,
         };

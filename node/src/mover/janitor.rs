@@ -7,43 +7,13 @@
 use super::limits::KEEP_STAGING_MS;
 use super::source::Source;
 use super::{Mover, told};
+use narad_core::copies::{StagingFate, staging_fate};
 use narad_core::ids::{Epoch, MoveId, NodeId, PartitionIndex, PartitionKey, TopicId};
 use narad_core::meta::MetaState;
 use narad_storage::layout;
 use std::path::Path;
 use std::rc::Rc;
 use std::time::{Duration, SystemTime};
-
-/// What is to be done with a staging directory.
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum Fate {
-    /// A move of the partition to this node is recorded.
-    Keep,
-    /// Nobody can want it.
-    Delete,
-    /// It goes when its age and the owner allow.
-    AskOwner { owner: NodeId, epoch: Epoch },
-}
-
-fn fate(me: &NodeId, state: &MetaState, key: PartitionKey) -> Fate {
-    let Some(assignment) = state.assignment(key) else {
-        return if key.topic <= TopicId(state.applied.0) {
-            Fate::Delete
-        } else {
-            Fate::Keep
-        };
-    };
-    if assignment.target.as_ref().is_some_and(|t| t.node == *me) {
-        return Fate::Keep;
-    }
-    if assignment.owner == *me && assignment.opened {
-        return Fate::Delete;
-    }
-    Fate::AskOwner {
-        owner: assignment.owner.clone(),
-        epoch: assignment.epoch,
-    }
-}
 
 impl Mover {
     /// Looks at everything staged, in the background.
@@ -83,6 +53,7 @@ impl Mover {
                 layout::delete_staging(&self.root, staging.key, staging.move_id)
                     .await
                     .map_err(|e| text(&e))?;
+                self.unwanted.borrow_mut().remove(&staging.key);
                 tracing::info!(key = %staging.key, move_id = %staging.move_id, "left-over staging deleted");
             }
         }
@@ -107,11 +78,12 @@ impl Mover {
     }
 
     async fn may_go(&self, state: &MetaState, key: PartitionKey, path: &Path) -> bool {
-        match fate(&self.ctx.id, state, key) {
-            Fate::Keep => false,
-            Fate::Delete => true,
-            Fate::AskOwner { owner, epoch } => {
-                old_enough(path) && self.serves(key, owner, epoch).await
+        match staging_fate(&self.ctx.id, state, key) {
+            StagingFate::Keep => false,
+            StagingFate::Delete => true,
+            StagingFate::AskOwner { owner, epoch } => {
+                let unwanted = self.unwanted.borrow().contains(&key);
+                (unwanted || old_enough(path)) && self.serves(key, owner, epoch).await
             }
         }
     }
@@ -151,64 +123,6 @@ fn old_enough(path: &Path) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use narad_core::ids::{RaftIndex, TopicName};
-    use narad_core::meta::{Assignment, MoveTarget, Topic, TopicSettings};
-    use std::sync::Arc;
-
-    fn state(owner: &str, target: Option<&str>, opened: bool) -> MetaState {
-        let node = |name: &str| NodeId(name.into());
-        let mut state = MetaState {
-            applied: RaftIndex(9),
-            ..MetaState::default()
-        };
-        let topic = Topic {
-            id: TopicId(3),
-            name: TopicName("t".into()),
-            parent: None,
-            settings: TopicSettings::default(),
-            partitions: vec![Assignment {
-                owner: node(owner),
-                epoch: Epoch(2),
-                target: target.map(|name| MoveTarget {
-                    node: node(name),
-                    move_id: MoveId(7),
-                    handoff: None,
-                    manual: false,
-                }),
-                opened,
-                ended: vec![],
-                changed: RaftIndex(7),
-                born: Epoch(1),
-            }],
-        };
-        state.topics.insert(TopicId(3), Arc::new(topic));
-        state
-    }
-
-    #[test]
-    fn staging_goes_only_when_nobody_can_need_it() {
-        let me = NodeId("b".into());
-        let key = |topic| PartitionKey {
-            topic: TopicId(topic),
-            partition: PartitionIndex(0),
-        };
-        let of = |state: &MetaState| fate(&me, state, key(3));
-        assert_eq!(of(&state("a", Some("b"), true)), Fate::Keep);
-        assert_eq!(of(&state("b", None, true)), Fate::Delete);
-        let ask = Fate::AskOwner {
-            owner: NodeId("a".into()),
-            epoch: Epoch(2),
-        };
-        assert_eq!(of(&state("a", None, true)), ask);
-        assert_eq!(of(&state("a", Some("c"), true)), ask);
-        let known = state("a", None, true);
-        assert_eq!(fate(&me, &known, key(4)), Fate::Delete);
-        assert_eq!(
-            fate(&me, &known, key(10)),
-            Fate::Keep,
-            "a topic that is not applied here yet"
-        );
-    }
 
     #[test]
     fn a_directory_tells_its_partition() {

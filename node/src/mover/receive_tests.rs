@@ -361,3 +361,83 @@ fn a_limit_slows_a_copy_down_and_a_drain_ignores_it() {
         source.server.stop();
     });
 }
+
+/// A wire that flips one byte of what the source sends, once, so far into the first connection.
+fn bad_wire(to: String, at: usize) -> String {
+    use std::io::{Read, Write};
+    use std::sync::atomic::{AtomicBool, Ordering};
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let addr = listener.local_addr().expect("an address").to_string();
+    let flipped = Arc::new(AtomicBool::new(false));
+    std::thread::spawn(move || {
+        // Ends with the test's process.
+        while let Ok((target, _)) = listener.accept() {
+            let Ok(source) = std::net::TcpStream::connect(&to) else {
+                return;
+            };
+            let mut up = (
+                target.try_clone().expect("a handle"),
+                source.try_clone().expect("a handle"),
+            );
+            std::thread::spawn(move || {
+                let _ = std::io::copy(&mut up.0, &mut up.1);
+                let _ = up.1.shutdown(std::net::Shutdown::Write);
+            });
+            let (mut down, flipped) = ((source, target), flipped.clone());
+            std::thread::spawn(move || {
+                let (mut buffer, mut seen) = (vec![0; 64 << 10], 0);
+                while let Ok(got) = down.0.read(&mut buffer) {
+                    if got == 0 {
+                        break;
+                    }
+                    let here = (seen..seen + got).contains(&at);
+                    if here && !flipped.swap(true, Ordering::SeqCst) {
+                        buffer[at - seen] ^= 0x10;
+                    }
+                    seen += got;
+                    if down.1.write_all(&buffer[..got]).is_err() {
+                        break;
+                    }
+                }
+                let _ = down.1.shutdown(std::net::Shutdown::Both);
+            });
+        }
+    });
+    addr
+}
+
+#[test]
+fn a_byte_that_is_flipped_on_the_wire_is_found_and_its_segment_goes_on() {
+    let (from, to) = (Dir::new("flip-from"), Dir::new("flip-to"));
+    let (source_root, root) = (from.0.clone(), to.0.clone());
+    on_executor(&from.0, move || async move {
+        let source = SourceNode::start(&source_root).await;
+        source.append(20_000).await;
+        let wire = bad_wire(source.addr.clone(), 700_000);
+        let manifest = source.manifest();
+        let mut staging = Staging::open_or_create(&root, KEY, MOVE, &small())
+            .await
+            .expect("staging");
+        let mut target = Target::new();
+        let ranges = ranges_of(&manifest, &[]);
+        let found = target.copy(&wire, &mut staging, &ranges, None).await;
+        assert!(
+            matches!(found, Err(CopyError::Stage(_) | CopyError::Bulk(_))),
+            "the flipped byte is found: {found:?}"
+        );
+        staging.sync().await.expect("synced");
+        // What came before it is good, and the copy goes on from there over the same wire.
+        let rest = ranges_of(&manifest, &staging.progress());
+        target
+            .copy(&wire, &mut staging, &rest, None)
+            .await
+            .expect("goes on");
+        for (mine, theirs) in staging.progress().iter().zip(&manifest.segments) {
+            assert_eq!(
+                (mine.id, mine.durable_len, mine.digest),
+                (theirs.id, theirs.durable_len, theirs.digest)
+            );
+        }
+        source.server.stop();
+    });
+}

@@ -147,6 +147,9 @@ async fn finish(
         .history
         .borrow_mut()
         .add(view, outcome, &freeze, work.promoted.get(), metrics);
+    if outcome == MoveOutcome::NoRoom {
+        mover.unwanted.borrow_mut().insert(machine.key());
+    }
     if outcome != MoveOutcome::Stopped {
         super::told::forget(&mover.root, machine.key(), machine.move_id()).await;
     }

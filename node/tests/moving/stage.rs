@@ -153,7 +153,8 @@ pub(crate) fn begin_with(
     filled(cluster, addrs, count)
 }
 
-fn filled(
+/// Puts something into every partition of a running cluster, and plans a move.
+pub(crate) fn filled(
     mut cluster: Cluster,
     addrs: Vec<String>,
     count: usize,

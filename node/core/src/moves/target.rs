@@ -23,7 +23,7 @@ pub use messages::{
 pub use progress::{MovePhase, MoveProgress};
 use steps::{
     Attempt, FREEZE_AGAIN_MS, FREEZE_ASKS_MAX, HANDOFF_RETRY_MS, LEADER_RETRY_MS, LOCAL_RETRY_MS,
-    SOURCE_RETRY_MS, State, Step, backoff,
+    ROOM_RETRY_MS, ROOM_TRIES, SOURCE_RETRY_MS, State, Step, backoff,
 };
 pub use verdict::{Confirmed, OwnerLife, Verdict, flip_verdict};
 
@@ -82,6 +82,8 @@ pub struct TargetMove {
     local_failures: u32,
     leader_failures: u32,
     handoff_failures: u32,
+    /// Copies in a row for which this node's disk had no room.
+    room_failures: u32,
     progress: MoveProgress,
 }
 
@@ -122,6 +124,7 @@ impl TargetMove {
             local_failures: 0,
             leader_failures: 0,
             handoff_failures: 0,
+            room_failures: 0,
             progress,
         }
     }
@@ -226,6 +229,7 @@ impl TargetMove {
             local_failures: 0,
             leader_failures: 0,
             handoff_failures: 0,
+            room_failures: 0,
             progress,
             ..self.clone()
         }
@@ -343,11 +347,12 @@ impl TargetMove {
             State::Busy(step) => step,
             State::New | State::Ended => return,
         };
-        if self.over() && !step.past_install() {
+        if self.over() && !step.past_install() && step != Step::GiveUp {
             self.wind_up(out);
             return;
         }
         match step {
+            Step::GiveUp => self.given_up(step, input, out),
             Step::CheckLocal | Step::OpenStaging | Step::SetAside | Step::Reset | Step::Trim => {
                 self.local_result(step, input, out)
             }
@@ -430,6 +435,36 @@ impl TargetMove {
     fn retry_leader(&mut self, step: Step, out: &mut Vec<TargetEffect>) {
         let ms = backoff(LEADER_RETRY_MS, &mut self.leader_failures);
         self.pause(step, ms, out);
+    }
+
+    /// This node's disk has no room: tried again a few times, then the slot is given up, so that the
+    /// partition can go where there is room.
+    fn no_room(&mut self, why: String, out: &mut Vec<TargetEffect>) {
+        self.trouble(why, out);
+        if self.room_failures < ROOM_TRIES {
+            let ms = backoff(ROOM_RETRY_MS, &mut self.room_failures);
+            self.pause(Step::OpenSource, ms, out);
+        } else {
+            self.enter(Step::GiveUp, out);
+        }
+    }
+
+    /// What became of taking the target back. With an owner that is dead it is refused (R14): then
+    /// the copy is tried again, because nobody else can get one.
+    fn given_up(&mut self, step: Step, input: TargetInput, out: &mut Vec<TargetEffect>) {
+        match input {
+            TargetInput::Proposed(ProposeOutcome::Done { .. }) => {
+                self.outcome = MoveOutcome::NoRoom;
+                self.attempt = None;
+                self.enter(Step::Close, out);
+            }
+            TargetInput::Proposed(_) if self.over() => self.wind_up(out),
+            TargetInput::Proposed(_) => {
+                self.room_failures = 0;
+                self.retry_leader(Step::OpenSource, out);
+            }
+            other => self.unexpected(step, &other, out),
+        }
     }
 
     fn wind_up(&mut self, out: &mut Vec<TargetEffect>) {

@@ -201,7 +201,7 @@ impl World {
         let from = source.and_then(|source| self.served_to(source, n, p));
         let unit = self.setup.record_bytes;
         let mut copied = Vec::new();
-        let mut whole = from.is_some() && how != How::Half && how != How::Corrupt;
+        let mut whole = from.is_some() && matches!(how, How::Ok | How::Twice);
         for (count, range) in ranges.iter().enumerate() {
             let held = from.and_then(|copy| copy.segments.segment(range.segment.base.0));
             let Some(held) = held.filter(|held| at(range.to / unit) <= held.len()) else {
@@ -216,7 +216,7 @@ impl World {
                 held[at(range.from / unit)..at(range.to / unit)].to_vec(),
             ));
         }
-        if how == How::Corrupt {
+        if matches!(how, How::Corrupt | How::NoRoom) {
             copied.clear();
         }
         let blind = self.off(Mutation::R4);
@@ -235,7 +235,10 @@ impl World {
             staging.durable = staging.segments.clone();
         }
         let staged = staging.segments.states(unit, blind);
-        if whole {
+        if how == How::NoRoom {
+            let why = "the disk is full".into();
+            TargetInput::NoRoom { staged, why }
+        } else if whole {
             TargetInput::Copied {
                 staged,
                 bytes: bytes.max(1),

@@ -12,7 +12,7 @@ use narad_core::meta::Command;
 use narad_core::moves::target::TargetEffect;
 
 const REMOTE: &[How] = &[How::Ok, How::Lost, How::NoReply, How::Twice];
-const STREAM: &[How] = &[How::Ok, How::Half, How::Lost, How::Corrupt];
+const STREAM: &[How] = &[How::Ok, How::Half, How::Lost, How::Corrupt, How::NoRoom];
 const PROPOSAL: &[How] = &[How::Ok, How::NoReply, How::Late, How::Twice, How::Lost];
 const DELIVERY: &[How] = &[How::Ok, How::NoReply, How::Lost];
 const LOCAL: &[How] = &[How::Ok, How::Fail];

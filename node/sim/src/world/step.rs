@@ -201,6 +201,6 @@ pub(crate) fn allowed(world: &World, how: How) -> bool {
             How::Ok => true,
             How::Lost | How::NoReply | How::Half => allow.loss,
             How::Twice | How::Late => allow.late,
-            How::Fail | How::FailDone | How::Corrupt => allow.disk,
+            How::Fail | How::FailDone | How::Corrupt | How::NoRoom => allow.disk,
         }
 }

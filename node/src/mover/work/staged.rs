@@ -14,6 +14,24 @@ use narad_core::moves::target::{CopyRange, TargetInput, Told};
 use narad_storage::{StageError, Staging};
 use std::time::Instant;
 
+/// Why a copy stopped, as the worker is told.
+enum Stop {
+    /// This node's disk has no room: another node may have.
+    NoRoom(String),
+    /// Anything that may be better the next time.
+    Other(String),
+}
+
+impl From<CopyError> for Stop {
+    fn from(error: CopyError) -> Self {
+        let why = error.to_string();
+        match error {
+            CopyError::Stage(StageError::Full { .. }) => Self::NoRoom(why),
+            _ => Self::Other(why),
+        }
+    }
+}
+
 impl Work {
     /// Opens the staging of this move, taking over what an earlier move of the partition staged.
     pub(super) async fn opened(&self) -> Result<Staging, StageError> {
@@ -122,8 +140,8 @@ impl Work {
             );
             let (copied, saved) = both.await;
             saved
-                .map_err(|error| error.to_string())
-                .and_then(|()| copied.map_err(|error| error.to_string()))
+                .map_err(|error| Stop::Other(error.to_string()))
+                .and_then(|()| copied.map_err(Stop::from))
         } else {
             self.copy_unfrozen(&mut staging, ranges, throttled, told)
                 .await
@@ -145,13 +163,13 @@ impl Work {
                     elapsed_us: us_since(began),
                 }
             }
-            Err(why) => self.copy_failed(staging, why).await,
+            Err(stop) => self.copy_failed(staging, stop).await,
         }
     }
 
     /// What is staged after a copy that failed: if its own disk is the reason, only what a restart
     /// would find counts.
-    pub(super) async fn copy_failed(&self, mut staging: Staging, why: String) -> TargetInput {
+    async fn copy_failed(&self, mut staging: Staging, stop: Stop) -> TargetInput {
         // No write may be under way when the same files are opened again.
         if let Err(error) = staging.sync().await {
             tracing::warn!(key = %self.key, %error, "staged bytes not synced");
@@ -161,7 +179,10 @@ impl Work {
             Ok(staging) => {
                 let staged = staging.progress();
                 self.put(staging);
-                TargetInput::CopyFailed { staged, why }
+                match stop {
+                    Stop::NoRoom(why) => TargetInput::NoRoom { staged, why },
+                    Stop::Other(why) => TargetInput::CopyFailed { staged, why },
+                }
             }
             Err(error) => failed(error),
         }
@@ -169,21 +190,23 @@ impl Work {
 
     /// What was told is durable before the copy begins, and the copy before it is told; also what
     /// came before a failure.
-    pub(super) async fn copy_unfrozen(
+    async fn copy_unfrozen(
         &self,
         staging: &mut Staging,
         ranges: &[CopyRange],
         throttled: bool,
         told: Told,
-    ) -> Result<u64, String> {
+    ) -> Result<u64, Stop> {
         self.save(told, false)
             .await
-            .map_err(|error| format!("cannot save what the source told: {error}"))?;
+            .map_err(|error| Stop::Other(format!("cannot save what the source told: {error}")))?;
         let copied = self.receive(staging, ranges, throttled, None).await;
         let synced = staging.sync().await;
-        copied
-            .map_err(|error| error.to_string())
-            .and_then(|bytes| synced.map(|()| bytes).map_err(|error| error.to_string()))
+        copied.map_err(Stop::from).and_then(|bytes| {
+            synced
+                .map(|()| bytes)
+                .map_err(|error| CopyError::from(error).into())
+        })
     }
 
     pub(super) async fn receive(

@@ -54,6 +54,10 @@ impl TargetMove {
                 self.staged = staged;
                 self.retry_source(why, out);
             }
+            TargetInput::NoRoom { staged, why } if step == Step::Pass => {
+                self.staged = staged;
+                self.no_room(why, out);
+            }
             TargetInput::SourceUnreachable { why } => self.retry_source(why, out),
             TargetInput::SourceRefused(SourceRefusal::NoSession) if step != Step::OpenSource => {
                 self.enter(Step::OpenSource, out);
@@ -161,6 +165,7 @@ impl TargetMove {
     ) {
         self.staged = staged;
         self.source_failures = 0;
+        self.room_failures = 0;
         self.progress.last_error = None;
         self.convergence.pass_done(bytes, elapsed_us);
         self.last_pass = Some((bytes, elapsed_us));

@@ -112,7 +112,10 @@ impl TargetMove {
                 self.staged = staged;
                 self.enter(Step::Finish, out);
             }
-            (Step::Drain, TargetInput::CopyFailed { staged, why }) => {
+            (
+                Step::Drain,
+                TargetInput::CopyFailed { staged, why } | TargetInput::NoRoom { staged, why },
+            ) => {
                 self.staged = staged;
                 self.give_up(why, out);
             }

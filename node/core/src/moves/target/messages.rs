@@ -108,6 +108,13 @@ pub enum TargetInput {
         /// Why, for people.
         why: String,
     },
+    /// Answers CopyRanges: this node's disk has no room for the rest.
+    NoRoom {
+        /// What is staged and durable nevertheless.
+        staged: Vec<SegmentState>,
+        /// Why, for people.
+        why: String,
+    },
     /// Answers RefreshSource.
     Refreshed {
         /// The partition at the source.
@@ -194,7 +201,7 @@ pub enum TargetEffect {
     },
     /// Copy these ranges, in this order, verify frames as they arrive, write, and (unfrozen) make
     /// everything durable with a saved staged manifest; in the freeze FinishStaging makes it
-    /// durable. Answer: Copied or CopyFailed.
+    /// durable. Answer: Copied, CopyFailed or NoRoom.
     CopyRanges {
         /// The ranges.
         ranges: Vec<CopyRange>,
@@ -324,6 +331,9 @@ pub enum MoveOutcome {
     /// The metadata shows another move, or none; the staged copy is left for the next one or for
     /// clearing away.
     Superseded,
+    /// This node's disk had no room, and the slot was given up; what is staged may go as soon as the
+    /// owner says that it serves.
+    NoRoom,
     /// The topic was deleted; the staged copy is of no use.
     TopicGone,
     /// The node stops; the next start goes on.

@@ -103,7 +103,9 @@ impl TargetMove {
             | Step::CheckPrefixes
             | Step::SetAside
             | Step::Trim => MovePhase::Opening,
-            Step::Reset | Step::Pass | Step::Refresh | Step::Prepare => MovePhase::CatchUp,
+            Step::Reset | Step::Pass | Step::Refresh | Step::Prepare | Step::GiveUp => {
+                MovePhase::CatchUp
+            }
             Step::Begin | Step::AskHandoff | Step::Freeze | Step::Cancel => MovePhase::Freezing,
             Step::Drain | Step::Finish => MovePhase::Finalizing,
             Step::Install | Step::Flip => MovePhase::Flipping,

@@ -22,6 +22,12 @@ pub(super) const FREEZE_AGAIN_MS: u64 = 10;
 /// How often a Freeze that came too early is asked before the handoff is given up.
 pub(super) const FREEZE_ASKS_MAX: u32 = 50;
 
+/// First and longest pause before a copy is tried again for which there was no room, in ms.
+pub(super) const ROOM_RETRY_MS: (u64, u64) = (500, 4_000);
+/// How often it is tried again before the slot is given up: about ten seconds, in which other copies
+/// may end and retention may run.
+pub(super) const ROOM_TRIES: u32 = 5;
+
 /// One operation of the worker; each asks for one effect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Step {
@@ -46,6 +52,7 @@ pub(super) enum Step {
     RollBack,
     Serve,
     Cancel,
+    GiveUp,
     Close,
 }
 
@@ -74,6 +81,7 @@ impl Step {
             | Self::RollBack
             | Self::Serve
             | Self::Cancel
+            | Self::GiveUp
             | Self::Close => false,
         }
     }
@@ -174,6 +182,10 @@ impl TargetMove {
             Step::Cancel => TargetEffect::Propose(Command::CancelHandoff {
                 key: self.key,
                 handoff_id: self.handoff(),
+            }),
+            Step::GiveUp => TargetEffect::Propose(Command::ClearTarget {
+                key: self.key,
+                move_id: self.move_id,
             }),
             Step::Close => TargetEffect::CloseSource,
         }

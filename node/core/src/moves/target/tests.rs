@@ -2,6 +2,7 @@
 
 mod flip;
 mod promote;
+mod room;
 
 use super::*;
 use crate::copy::SegmentId;
