@@ -5,6 +5,24 @@
 //! any node; records may come twice, none is lost silently.
 //!
 //! Everything here runs on one thread of any executor ([`Runtime`](crate::runtime::Runtime)).
+//!
+//! ```no_run
+//! use narad_wire::client::{Client, ConsumerOptions, ProducerOptions, Record};
+//!
+//! # async fn example() -> Result<(), narad_wire::error::WireError> {
+//! let client = Client::new(vec!["127.0.0.1:7420".into()]);
+//! let producer = client.producer("orders", ProducerOptions::default());
+//! let receipt = producer.send(Record::new(b"two pizzas".to_vec()), None).await?;
+//! println!("stored: {:?}", receipt.await?);
+//!
+//! let mut consumer = client.consumer("orders", ConsumerOptions::default());
+//! let batch = consumer.next().await?;
+//! consumer.ack(&batch).await;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! `wire/examples/work_queue.rs` is a whole program: produce, work, give back, replay.
 
 mod admin;
 pub mod calls;

@@ -53,7 +53,7 @@ async fn window(client: &Client, watched: Watched, tag: &str) -> Window {
             let named = Some(PartitionIndex(partition));
             let results = client.produce_once(TOPIC, &[text(&name)], named).await;
             let placed = results.expect("a produce never fails because of a move");
-            let placed = placed[0].as_ref().expect("nor is a record refused").clone();
+            let placed = *placed[0].as_ref().expect("nor is a record refused");
             match placed {
                 Produced::Committed { partition: at, .. } => assert_eq!(at.0, partition),
                 Produced::Accepted => assert_ne!(partition, watched.own),
