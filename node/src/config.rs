@@ -12,6 +12,7 @@ pub use args::ServeArgs;
 pub use check::{ConfigErrors, ConfigProblem};
 
 use narad_core::ids::NodeId;
+use narad_wire::bulk::CopyPath;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
@@ -85,6 +86,8 @@ pub struct MoveSettings {
     pub max_in: usize,
     /// Moves in flight out of one node.
     pub max_out: usize,
+    /// How segments are sent; `None`: found out at the start.
+    pub copy_path: Option<CopyPath>,
 }
 
 /// Settings of the storage layer.

@@ -110,6 +110,13 @@ pub struct DirectionLabel {
     pub direction: Direction,
 }
 
+/// Label of the way in which segments are sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub struct PathLabel {
+    /// `splice` or `read-send`.
+    pub path: &'static str,
+}
+
 /// Everything that one node counts. Clones of the parts share their values.
 pub struct Metrics {
     registry: Registry,
@@ -169,6 +176,8 @@ pub struct Metrics {
     pub freeze_bytes: Histogram,
     /// Bytes of copies.
     pub copied_bytes: Family<DirectionLabel, Counter>,
+    /// 1 for the way in which this node sends segments.
+    pub copy_path: Family<PathLabel, Gauge>,
     /// 1 while this node leads.
     pub leader: Gauge,
     /// Raft term.
@@ -240,6 +249,7 @@ impl Metrics {
             freeze_seconds: Family::new_with_constructor(durations),
             freeze_bytes: sizes(),
             copied_bytes: Family::default(),
+            copy_path: Family::default(),
             leader: Gauge::default(),
             term: Gauge::default(),
             applied_index: Gauge::default(),
@@ -405,6 +415,16 @@ impl Metrics {
             Unit::Bytes,
             self.copied_bytes.clone(),
         );
+        r.register(
+            "copy_path",
+            "1 for the way in which this node sends partition bytes: splice or read-send",
+            self.copy_path.clone(),
+        );
+    }
+
+    /// Notes the way in which this node sends segments.
+    pub fn sends_by(&self, path: &'static str) {
+        self.copy_path.get_or_create(&PathLabel { path }).set(1);
     }
 
     fn register_cluster(&mut self) {

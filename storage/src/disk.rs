@@ -449,6 +449,24 @@ pub(crate) async fn submit() {
     glommio::timer::sleep(SUBMIT_WAIT).await;
 }
 
+/// Writes these bytes at the start of the file, and zeros behind them up to `room` or the next block;
+/// returns where that ends.
+pub(crate) async fn write_whole(file: &DiskFile, bytes: &[u8], room: u64) -> Result<u64> {
+    let block = file.block();
+    let mut at = 0;
+    for piece in bytes.chunks(IO_CHUNK_BYTES) {
+        file.write(buffer_of(piece, block), at).await?;
+        at += (piece.len() as u64).next_multiple_of(block);
+    }
+    while at < room {
+        let zeros = (room - at).min(IO_CHUNK_BYTES as u64);
+        let len = (zeros as usize).next_multiple_of(block as usize);
+        file.write(buffer_of(&vec![0; len], block), at).await?;
+        at += len as u64;
+    }
+    Ok(at)
+}
+
 /// A buffer with these bytes, padded with zeros to a multiple of `block`.
 pub(crate) fn buffer_of(bytes: &[u8], block: u64) -> Rc<DmaBuffer> {
     let mut out = buffer(bytes.len().next_multiple_of(block as usize));

@@ -12,6 +12,7 @@
 //! One stream alternates between disk and socket at the source; two or more overlap them.
 
 pub mod header;
+mod pacer;
 mod sender;
 mod serve;
 mod server;

@@ -58,6 +58,17 @@ pub const BULK_ALIGN: u64 = 512;
 /// Bytes of one splice, and the size asked of a pipe: larger reads have hung on old kernels, and a
 /// pipe of 64 KiB halves the throughput.
 pub const BULK_CHUNK_BYTES: usize = 1 << 20;
+/// Under a rate limit, so much time's worth is paid for at once, in µs: a short tail takes as long as
+/// its bytes need, and a stream holds the others up no longer than that.
+pub const BULK_QUANTUM_US: u64 = 10_000;
+/// Least bytes paid for at once: a page.
+pub const BULK_QUANTUM_MIN_BYTES: usize = 4 << 10;
+/// So much time that was not used may be made up for under a rate limit, in µs: round trips between
+/// two passes do not cost bandwidth, and a burst is no longer than a freeze may be.
+pub const BULK_BURST_US: u64 = 5_000;
+/// So much lateness of a thread that has more to send may be made up for under a rate limit, in µs: a
+/// busy machine oversleeps by some milliseconds each time.
+pub const BULK_LATE_US: u64 = 100_000;
 /// Longest range of one request, in bytes: bounds what a closed session can still cost.
 pub const RANGE_MAX_BYTES: u64 = 64 << 20;
 /// Copy sessions that a node serves at once; moves out of a node are far fewer.
@@ -65,6 +76,8 @@ pub const BULK_MAX_SESSIONS: usize = 256;
 
 const _: () = {
     assert!((BULK_CHUNK_BYTES as u64).is_multiple_of(BULK_ALIGN));
+    assert!((BULK_QUANTUM_MIN_BYTES as u64).is_multiple_of(BULK_ALIGN));
+    assert!(BULK_BURST_US <= narad_core::defaults::FREEZE_BUDGET_MS * 1_000);
     assert!(RANGE_MAX_BYTES.is_multiple_of(BULK_CHUNK_BYTES as u64));
     assert!(BULK_MAX_SESSIONS > 8 * narad_core::defaults::MAX_MOVES_OUT);
 };

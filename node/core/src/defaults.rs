@@ -36,8 +36,12 @@ pub const LAG_BOUND_MAX_BYTES: u64 = 4 << 20;
 pub const FREEZE_BUDGET_MS: u64 = 5;
 /// A freeze without progress of the target for this long is cancelled through Raft, in ms.
 pub const FREEZE_TTL_MS: u64 = 10_000;
-/// Most passes of a catch-up.
+/// Most passes of a catch-up; where the writer is clearly slower than the copy, most passes in a row
+/// without a shorter tail.
 pub const PASSES_MAX: u32 = 20;
+/// A writer that reaches at most this share of the copy's bandwidth will be caught up with, in
+/// percent: a tenth of what is left goes away with every other pass.
+pub const SLOWER_PERCENT: u64 = 95;
 /// A pass whose tail is at least this share of the one before stalls, in percent.
 pub const STALL_PERCENT: u64 = 90;
 /// Tails below this get one pass of grace before they count as stalled, in bytes.
@@ -84,5 +88,5 @@ const _: () = {
     assert!(VISIBILITY_MS <= VISIBILITY_MAX_MS && RECORD_MAX_BYTES > 0);
     assert!(LEASES_MAX <= LEASE_BOUND_MAX as usize && ACKED_AHEAD_MAX <= LEASE_BOUND_MAX as usize);
     assert!(PARTITIONS_MAX as usize <= ALL_PARTITIONS_MAX);
-    assert!(STALL_PERCENT < 100 && PASSES_MAX > 0);
+    assert!(STALL_PERCENT < SLOWER_PERCENT && SLOWER_PERCENT < 100 && PASSES_MAX > 0);
 };

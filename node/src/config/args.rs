@@ -115,6 +115,10 @@ serve_args! {
     /// Moves in flight out of one node.
     #[arg(long, value_name = "N", help_heading = "Moves", env = "NARAD_MAX_MOVES_OUT")]
     max_moves_out: Option<usize>,
+    /// How segments are sent to other nodes: splice, read-send, or auto (splice where the kernel and the
+    /// file system can).
+    #[arg(long, value_name = "WAY", help_heading = "Moves", env = "NARAD_COPY_PATH")]
+    copy_path: Option<String>,
     /// The cluster is never shrunk below this many voters.
     #[arg(long, value_name = "N", help_heading = "Cluster", env = "NARAD_MIN_VOTERS")]
     min_voters: Option<usize>,

@@ -8,6 +8,7 @@ use super::{Config, MoveSettings, ServeArgs, StorageSettings, Timings};
 use crate::limits;
 use narad_core::defaults;
 use narad_core::ids::NodeId;
+use narad_wire::bulk::CopyPath;
 use std::fmt;
 use std::io::Read;
 use std::path::Path;
@@ -250,6 +251,16 @@ fn timings(args: &ServeArgs, problems: &mut Problems) -> Timings {
     t
 }
 
+fn copy_path(args: &ServeArgs, problems: &mut Problems) -> Option<CopyPath> {
+    let way = args.copy_path.as_deref().unwrap_or("auto");
+    let known = [CopyPath::Splice, CopyPath::PreadSend];
+    let chosen = known.into_iter().find(|path| path.as_str() == way);
+    problems.check(chosen.is_some() || way == "auto", "--copy-path", || {
+        format!("is {way:?}; it can be auto, splice or read-send")
+    });
+    chosen
+}
+
 fn moves(args: &ServeArgs, timings: &Timings, problems: &mut Problems) -> MoveSettings {
     let m = MoveSettings {
         freeze_ttl_ms: args.freeze_ttl_ms.unwrap_or(defaults::FREEZE_TTL_MS),
@@ -263,6 +274,7 @@ fn moves(args: &ServeArgs, timings: &Timings, problems: &mut Problems) -> MoveSe
             .unwrap_or(defaults::MAX_IN_FLIGHT_MOVES),
         max_in: args.max_moves_in.unwrap_or(defaults::MAX_MOVES_IN),
         max_out: args.max_moves_out.unwrap_or(defaults::MAX_MOVES_OUT),
+        copy_path: copy_path(args, problems),
     };
     problems.check(
         m.freeze_budget_ms >= 1 && m.freeze_budget_ms < m.freeze_ttl_ms,

@@ -25,8 +25,12 @@ pub(super) const SMALL_CALL_MS: u64 = 2_000;
 /// A drain renews the freeze at most this often, in ms.
 pub(super) const RENEW_MS: u64 = 1_000;
 
-/// A long pass makes durable what it has staged this often, in ms: what a crash costs.
-pub(super) const CHECKPOINT_MS: u64 = 2_000;
+/// A long pass has what is staged made durable this often, in ms: what a crash costs. It happens
+/// behind the copy.
+pub(super) const CHECKPOINT_MS: u64 = 1_000;
+/// While passes follow one another, what the source told is made durable this often, in ms, and once
+/// more before the freeze or a promotion: a crash in between is as if it had come before that answer.
+pub(super) const TOLD_MS: u64 = 250;
 
 /// The same trouble of a move is logged this often, in ms.
 pub(super) const TROUBLE_LOG_MS: u64 = 30_000;

@@ -1,8 +1,8 @@
 //! Bytes of a copy: from the source's bulk channel into the staged files.
 //!
 //! What this file keeps true: bytes are staged in order and verified as they arrive; what was staged
-//! before a failure stays, and what was staged a moment ago survives a crash; memory is bounded by the writes in flight; only an unfrozen copy waits
-//! for the rate limit.
+//! before a failure stays, and what was staged a moment ago survives a crash, without a pause for it;
+//! memory is bounded by the writes in flight; only an unfrozen copy waits for the rate limit.
 
 use super::interrupt::Interrupt;
 use super::limits::{AHEAD, CHECKPOINT_MS, CHUNK_BYTES, RANGE_BYTES, RENEW_MS, STREAMS};
@@ -128,9 +128,6 @@ impl Receive<'_> {
             while asked.len() < lanes * AHEAD
                 && let Some(piece) = waiting.peek().copied()
             {
-                if let Some(throttle) = self.throttle {
-                    self.interrupt.race(throttle.take(piece.len)).await?;
-                }
                 waiting.next();
                 streams[next_ask % lanes].request(piece).await?;
                 asked.push_back(piece);
@@ -145,7 +142,7 @@ impl Receive<'_> {
             copied += piece.len;
             self.renew_if_due(&mut renewed);
             if self.renew.is_none() && saved.elapsed() >= Duration::from_millis(CHECKPOINT_MS) {
-                staging.sync().await?;
+                staging.checkpoint();
                 saved = Instant::now();
             }
         }
@@ -183,6 +180,10 @@ impl Receive<'_> {
             }
             staging.write(piece.segment, at, buffer).await?;
             at += got as u64;
+            if let Some(throttle) = self.throttle {
+                // The sources pace what they send; this binds when several send to this node.
+                self.interrupt.race(throttle.take(got as u64)).await?;
+            }
             self.live_bytes.set(self.live_bytes.get() + got as u64);
             self.metrics
                 .copied_bytes

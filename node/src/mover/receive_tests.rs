@@ -274,6 +274,22 @@ fn a_copy_with_passes_and_a_drain_is_the_source_bit_for_bit() {
 }
 
 #[test]
+fn a_copy_of_nothing_asks_nobody() {
+    let to = Dir::new("nothing-to");
+    let root = to.0.clone();
+    on_executor(&to.0, move || async move {
+        let mut staging = Staging::open_or_create(&root, KEY, MOVE, &small())
+            .await
+            .expect("staging");
+        // Nobody listens there: an empty drain costs no round trip.
+        let copied = Target::new()
+            .copy("127.0.0.1:1", &mut staging, &[], None)
+            .await;
+        assert_eq!(copied.expect("nothing to do"), 0);
+    });
+}
+
+#[test]
 fn a_copy_that_is_stopped_or_cut_off_goes_on_where_it_was() {
     let (from, to) = (Dir::new("cut-from"), Dir::new("cut-to"));
     let (source_root, root) = (from.0.clone(), to.0.clone());

@@ -1,7 +1,9 @@
-//! The node's limit on copy bandwidth, shared by all moves into it.
+//! The node's limit on the copies into it, shared by all of them.
 //!
 //! What this file keeps true: over any second or more, throttled copies together take no more than
-//! the limit and one chunk; a drain in a freeze never asks here.
+//! the limit and one chunk each; a drain in a freeze never asks here. Every source keeps the same limit
+//! for what it sends, so this one binds only when several send to this node; a reader that waits here
+//! holds its source back through the socket.
 
 use super::limits::THROTTLE_WAIT_MS;
 use std::cell::Cell;
@@ -50,7 +52,8 @@ impl Throttle {
         ))
     }
 
-    /// Waits until `bytes` may be asked for. Dropping the future takes nothing.
+    /// Pays for `bytes` that arrived; waits while those before them are not paid for. Dropping the
+    /// future pays for nothing.
     pub(super) async fn take(&self, bytes: u64) {
         while let Some(wait) = self.wait_at(Instant::now(), bytes) {
             glommio::timer::sleep(wait).await;

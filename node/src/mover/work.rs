@@ -34,6 +34,8 @@ pub(super) struct Work {
     streams: RefCell<Vec<BulkStream>>,
     token: Cell<u64>,
     saved: RefCell<Saved>,
+    /// When what the source told was saved last.
+    saved_at: Cell<Option<Instant>>,
     pub(super) interrupt: Interrupt,
     /// Bytes received by the copy that runs.
     pub(super) live_bytes: Cell<u64>,
@@ -73,6 +75,7 @@ impl Work {
             streams: RefCell::new(Vec::new()),
             token: Cell::new(0),
             saved: RefCell::default(),
+            saved_at: Cell::new(None),
             interrupt: Interrupt::default(),
             live_bytes: Cell::new(0),
             freeze: Cell::new(Freeze::default()),

@@ -16,6 +16,7 @@ use crate::config::{Config, Cpus};
 use glommio::{
     CpuSet, ExecutorJoinHandle, GlommioError, LocalExecutorBuilder, Placement, PoolPlacement,
 };
+use nix::sys::resource::Resource;
 use std::future::Future;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::time::Duration;
@@ -94,13 +95,34 @@ fn allowed() -> Vec<usize> {
         .collect()
 }
 
-/// Starts an executor on a thread of its own, on `cpu` or unpinned.
+/// Registered memory of the mover, in bytes: the buffers of a copy, received into and written from
+/// without the kernel looking up their pages each time. Where the user may lock less, less.
+const COPY_MEMORY_BYTES: usize = 16 << 20;
+/// An executor locks its memory once for each of its three rings, and a user may lock so much: the
+/// mover takes at most this share of it.
+const COPY_MEMORY_SHARE: u64 = 16;
+
+/// What the mover registers here.
+#[must_use]
+pub fn copy_memory() -> usize {
+    let allowed = match nix::sys::resource::getrlimit(Resource::RLIMIT_MEMLOCK) {
+        _ if nix::unistd::geteuid().is_root() => u64::MAX,
+        Ok((soft, _)) => soft / COPY_MEMORY_SHARE,
+        Err(_) => 0,
+    };
+    let allowed = usize::try_from(allowed).unwrap_or(usize::MAX);
+    COPY_MEMORY_BYTES.min(allowed).max(IO_MEMORY_BYTES)
+}
+
+/// Starts an executor on a thread of its own, on `cpu` or unpinned, with so much registered memory, or
+/// what every executor has.
 ///
 /// # Errors
 /// What glommio said; a ring that cannot be made shows when the executor is joined.
 pub fn start<F, T>(
     name: &str,
     cpu: Option<usize>,
+    io_memory: Option<usize>,
     run: impl FnOnce() -> F + Send + 'static,
 ) -> Result<ExecutorJoinHandle<T>, GlommioError<()>>
 where
@@ -115,7 +137,7 @@ where
     };
     LocalExecutorBuilder::new(placement)
         .name(name)
-        .io_memory(IO_MEMORY_BYTES)
+        .io_memory(io_memory.unwrap_or(IO_MEMORY_BYTES))
         .preempt_timer(PREEMPT)
         .blocking_thread_pool_placement(helpers)
         .spawn(move || {

@@ -51,6 +51,7 @@ pub(super) struct Parts {
 }
 
 const CONTROL: &str = "control core";
+const MOVER: &str = "mover";
 
 impl Parts {
     /// Starts all of them.
@@ -74,7 +75,10 @@ impl Parts {
         let bulk = BulkServer::start(
             listeners.bulk,
             sessions.clone(),
-            BulkOptions::new(dir.path()),
+            BulkOptions {
+                path: config.moves.copy_path,
+                ..BulkOptions::new(dir.path())
+            },
         )
         .map_err(|error| ServeError::System {
             action: "start the bulk channel",
@@ -96,6 +100,7 @@ impl Parts {
             stop: stopping,
             farewell: std::sync::OnceLock::new(),
         });
+        ctx.metrics.sends_by(bulk.path().as_str());
         let bulk = Arc::new(bulk);
         let setup = ControlSetup {
             meta,
@@ -229,7 +234,7 @@ fn start_data(
         names.push(name);
     }
     let ctx = ctx.clone();
-    spawn(events, "mover", None, move || crate::mover::run(ctx, mover))?;
+    spawn(events, MOVER, None, move || crate::mover::run(ctx, mover))?;
     names.push("mover".into());
     Ok(names)
 }
@@ -253,7 +258,8 @@ where
         ),
     };
     let part = name.to_owned();
-    let handle = executors::start(name, cpu, move || async move {
+    let memory = (name == MOVER).then(executors::copy_memory);
+    let handle = executors::start(name, cpu, memory, move || async move {
         let ended = run().await;
         ended.err().map(|error| error.to_string())
     })

@@ -144,7 +144,18 @@ impl SegmentList {
         if bytes.len() < HEAD + 4 || bytes.len() > MAX_LIST_BYTES || &bytes[..8] != LIST_MAGIC {
             return Err(FormatError::Damaged("no segment list"));
         }
-        let crc_at = bytes.len() - 4;
+        let (count, marks) = (u32_at(bytes, 12) as usize, u32_at(bytes, 40) as usize);
+        let known = count <= MAX_SEGMENTS && marks <= MAX_MARKS;
+        // A list that was written in whole blocks is followed by zeros.
+        let crc_at = if known {
+            HEAD + count * ENTRY + marks * MARK
+        } else {
+            bytes.len() - 4
+        };
+        let rest = bytes.get(crc_at + 4..);
+        if rest.is_none_or(|rest| rest.iter().any(|byte| *byte != 0)) {
+            return Err(FormatError::Damaged("segment list has a wrong length"));
+        }
         if crc32c::crc32c(&bytes[..crc_at]) != u32_at(bytes, crc_at) {
             return Err(FormatError::Damaged("segment list has a wrong checksum"));
         }
@@ -152,11 +163,7 @@ impl SegmentList {
         if version > FORMAT_VERSION {
             return Err(FormatError::Newer(version));
         }
-        let (count, marks) = (u32_at(bytes, 12) as usize, u32_at(bytes, 40) as usize);
-        if count > MAX_SEGMENTS
-            || marks > MAX_MARKS
-            || bytes.len() != HEAD + count * ENTRY + marks * MARK + 4
-        {
+        if !known {
             return Err(FormatError::Damaged("segment list has a wrong length"));
         }
         let entries = (0..count)

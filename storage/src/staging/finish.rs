@@ -7,7 +7,7 @@
 use super::Staging;
 use super::saved::Saved;
 use super::segment::StagedSegment;
-use crate::disk;
+use crate::disk::{self, DiskFile};
 use crate::error::{StageError, StorageError};
 use crate::format::list::{ListEntry, Marks, SegmentList, Totals};
 use crate::format::meta::{Meta, decode_file};
@@ -22,10 +22,13 @@ use futures::future::{join, join_all};
 use narad_core::copy::{InstallMark, Manifest, SegmentState};
 use narad_core::ids::{CopyId, MoveId, Offset};
 use std::path::Path;
+use std::rc::Rc;
 
 impl Staging {
     /// Does ahead what can be done before the freeze: checks that no real copy is in the way, makes the
-    /// directories and the meta file, writes what is staged.
+    /// directories, the meta file and the list with their blocks written, puts the footer behind what is
+    /// staged and makes everything durable. When nothing more comes, the freeze has two small files to
+    /// write over.
     ///
     /// # Errors
     /// [`StageError::RealCopyExists`], or the disk's error.
@@ -35,10 +38,62 @@ impl Staging {
             return Err(StageError::RealCopyExists { copy });
         }
         disk::create_dir(&layout::partitions_root(root)).await?;
+        self.drain().await?;
+        self.checkpointed().await?;
+        self.check_usable()?;
+        let result = self.prepare_files(next).await;
+        self.failed |= result.is_err();
+        result?;
+        self.sync().await?;
+        self.prepared = true;
+        Ok(())
+    }
+
+    /// Makes the small files of the end state, so that the freeze finds their blocks written.
+    async fn prepare_files(&mut self, next: CopyId) -> Result<(), StorageError> {
         if self.meta_file.is_none() {
-            self.meta_file = Some(open_meta(&self.dir).await?);
+            let file = open_meta(&self.dir).await?;
+            disk::write_whole(&file, &[], 2 * META_SLOT_BYTES as u64).await?;
+            file.sync().await?;
+            self.meta_file = Some(file);
         }
-        self.sync().await
+        let list = SegmentList {
+            owner: Owner::Partition(self.key),
+            epoch: next.epoch,
+            entries: self.entries_now(),
+            marks: self.marks.clone(),
+        };
+        let file = self.open_list().await?;
+        self.list_room = disk::write_whole(&file, &list.encode(), self.list_room).await?;
+        file.sync().await?;
+        if let Some(last) = self.segments.last_mut() {
+            last.complete().await?;
+        }
+        Ok(())
+    }
+
+    /// The list of the end state; a finish that is not followed by an install leaves it to be written
+    /// over, and a restart removes it.
+    async fn open_list(&mut self) -> Result<Rc<DiskFile>, StorageError> {
+        if let Some(file) = &self.list_file {
+            return Ok(file.clone());
+        }
+        let file = DiskFile::create(&self.dir.join(LIST_FILE)).await?;
+        self.dir_dirty = true;
+        self.list_file = Some(file.clone());
+        Ok(file)
+    }
+
+    /// What is staged by now, as the list will name it: of the right size, if not the last word.
+    fn entries_now(&self) -> Vec<ListEntry> {
+        let staged = self.segments.iter().filter(|s| s.len() > 0);
+        staged
+            .map(|segment| ListEntry {
+                id: segment.id(),
+                totals: segment.scanner.totals(),
+                active: false,
+            })
+            .collect()
     }
 
     /// Compares the staged copy with the capture, writes the end state (list, meta with exact
@@ -57,6 +112,7 @@ impl Staging {
     ) -> Result<(), StageError> {
         assert!(next.key == self.key, "install of another partition");
         self.drain().await?;
+        self.checkpointed().await?;
         self.check_usable()?;
         self.compare(capture)?;
         let promote = mark.handoff_id.is_none();
@@ -107,16 +163,17 @@ impl Staging {
             fence: (capture.hwm < end).then_some((capture.hwm, end)),
             install: Some(mark),
         };
-        let list_path = self.dir.join(LIST_FILE);
+        let (list_file, room, bytes) = (self.open_list().await?, self.list_room, list.encode());
         let data = join_all(self.segments.iter_mut().map(StagedSegment::complete));
-        let facts = join(
-            disk::replace_file(&list_path, list.encode()),
-            write_slot(&file, &meta),
-        );
+        let listing = async {
+            let end = disk::write_whole(&list_file, &bytes, room).await?;
+            list_file.sync().await.map(|()| end)
+        };
+        let facts = join(listing, write_slot(&file, &meta));
         // All of it has ended before a failure is told: the same files may be opened again then.
         let (data, (listed, slot)) = join(data, facts).await;
         data.into_iter().collect::<Result<(), _>>()?;
-        listed?;
+        self.list_room = listed?;
         slot?;
         if std::mem::take(&mut self.dir_dirty) {
             disk::sync_dir(&self.dir).await?;
@@ -248,7 +305,9 @@ impl Staging {
         if let Some(copy) = layout::real_copy(root, self.key).await? {
             return Err(StageError::RealCopyExists { copy });
         }
-        disk::create_dir(&layout::partitions_root(root)).await?;
+        if !self.prepared {
+            disk::create_dir(&layout::partitions_root(root)).await?;
+        }
         disk::rename(&self.dir, &layout::partition_dir(root, next)).await?;
         Ok(())
     }

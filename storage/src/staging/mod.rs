@@ -5,6 +5,7 @@
 //! staging exists beside a real copy of the same partition (rule R1).
 
 mod buffer;
+mod checkpoint;
 mod finish;
 mod saved;
 mod segment;
@@ -21,6 +22,7 @@ use crate::limits::{MAX_SEGMENTS, STAGE_DEPTH};
 use crate::options::Options;
 use crate::store::keep::LIST_FILE;
 use crate::store::meta::META_FILE;
+use checkpoint::Checkpoint;
 use narad_core::copy::{SegmentId, SegmentState};
 use narad_core::ids::{CopyId, MoveId, PartitionKey};
 use narad_core::moves::target::Told;
@@ -43,8 +45,17 @@ pub struct Staging {
     pending: VecDeque<glommio::Task<Result<(), StorageError>>>,
     /// Places at which damaged frames arrived once; the second time they are taken as the source's own.
     known_damage: BTreeSet<(SegmentId, u64)>,
+    /// Writes sent to the disk, and those of them that have ended.
+    queued: u64,
+    written: u64,
+    checkpoint: Option<Checkpoint>,
     meta_file: Option<Rc<DiskFile>>,
     meta_generation: u64,
+    list_file: Option<Rc<DiskFile>>,
+    /// Bytes that the list's file holds.
+    list_room: u64,
+    /// The directory into which the copy will be renamed is there.
+    prepared: bool,
     finished: Option<CopyId>,
     failed: bool,
     dir_dirty: bool,
@@ -77,8 +88,14 @@ impl Staging {
             told: None,
             pending: VecDeque::new(),
             known_damage: BTreeSet::new(),
+            queued: 0,
+            written: 0,
+            checkpoint: None,
             meta_file: None,
             meta_generation: 0,
+            list_file: None,
+            list_room: 0,
+            prepared: false,
             finished: None,
             failed: false,
             dir_dirty: false,
@@ -274,10 +291,12 @@ impl Staging {
             self.one_done().await?;
         }
         let (file, buffer, pos) = self.segments[i].place(at, bytes);
+        self.queued += 1;
+        self.segments[i].last_write = self.queued;
         self.pending.push_back(glommio::spawn_local(async move {
             file.write(buffer, pos).await
         }));
-        Ok(())
+        self.checkpoint_on()
     }
 
     /// Waits for the oldest write. It stays listed until it has ended, also when this is dropped midway.
@@ -287,6 +306,7 @@ impl Staging {
         };
         let result = task.await;
         self.pending.pop_front();
+        self.written += 1;
         self.failed |= result.is_err();
         result
     }
@@ -306,7 +326,9 @@ impl Staging {
     /// # Errors
     /// The disk's error: open the staging again.
     pub async fn sync(&mut self) -> Result<(), StageError> {
-        self.drain().await?;
+        let drained = self.drain().await;
+        self.checkpointed().await?;
+        drained?;
         self.check_usable()?;
         let result = self.sync_all().await;
         self.failed |= result.is_err();
@@ -385,6 +407,7 @@ impl Staging {
     /// The disk's error.
     pub async fn truncate_to(&mut self, keep: &[SegmentState]) -> Result<(), StageError> {
         self.drain().await?;
+        self.checkpointed().await?;
         self.check_usable()?;
         for segment in std::mem::take(&mut self.segments) {
             match keep.iter().find(|k| k.id == segment.id()) {
@@ -432,6 +455,7 @@ impl Staging {
     /// The disk's error.
     pub async fn set_aside(mut self, root: &Path) -> Result<PathBuf, StageError> {
         self.drain().await?;
+        self.checkpointed().await?;
         let mut number = 0;
         let to = loop {
             let to = layout::aside_dir(root, self.key, self.move_id, number);

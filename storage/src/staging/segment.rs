@@ -36,7 +36,12 @@ pub(super) struct StagedSegment {
     /// The file may hold other bytes up to here.
     stale_to: u64,
     dirty: bool,
+    /// The footer is behind the bytes, and the file ends there.
     footer: bool,
+    /// The footer is behind the bytes; room that was reserved may follow it.
+    ended: bool,
+    /// Number of the latest write, as the staging counts them.
+    pub(super) last_write: u64,
 }
 
 /// What verifying a chunk gave.
@@ -59,6 +64,8 @@ impl StagedSegment {
             stale_to: 0,
             dirty: false,
             footer: false,
+            ended: false,
+            last_write: 0,
         }
     }
 
@@ -184,6 +191,7 @@ impl StagedSegment {
     fn rewind(&mut self) {
         self.scanner = FrameScanner::resume(self.ident, self.safe);
         self.stale_to = self.stale_to.max(self.allocated);
+        (self.footer, self.ended) = (false, false);
         let len = self.safe.len;
         self.index.retain(|p| p.pos < len);
         // The safe place may be inside a larger block of this disk; its bytes are read back.
@@ -243,7 +251,7 @@ impl StagedSegment {
     /// Turns verified bytes into one aligned write.
     pub(super) fn place(&mut self, at: u64, bytes: StageBuf) -> (Rc<DiskFile>, Rc<DmaBuffer>, u64) {
         self.dirty = true;
-        self.footer = false;
+        (self.footer, self.ended) = (false, false);
         let block = self.file.block();
         if self.is_aligned(at, bytes.len()) {
             let mut buffer = bytes.buffer;
@@ -285,24 +293,44 @@ impl StagedSegment {
         Ok(())
     }
 
-    /// Before the end state is written: nothing but these bytes, and their footer, is in the file.
+    /// Before the end state is written: nothing but these bytes, and their footer, is in the file. What
+    /// was done before and still stands costs nothing.
     pub(super) async fn complete(&mut self) -> Result<(), StorageError> {
+        if self.footer || self.ended {
+            return self.sync().await;
+        }
         let end = footer_at(self.len());
-        if self.stale_to > end && !self.footer {
+        let footer = (self.indexed && self.len() > 0).then(|| {
+            let bytes = encode_footer(self.ident.seed(), self.len(), &self.index);
+            disk::buffer_of(&bytes, TRIM_BLOCK_BYTES)
+        });
+        let whole = end + footer.as_ref().map_or(0, |bytes| bytes.len() as u64);
+        // A footer that was written earlier ends before this one: the index only grows.
+        if self.stale_to > whole {
             self.file.truncate(end).await?;
             self.allocated = end;
             self.dirty = true;
         }
-        self.stale_to = 0;
-        if self.indexed && !self.footer && self.len() > 0 {
-            let bytes = encode_footer(self.ident.seed(), self.len(), &self.index);
-            self.file
-                .write(disk::buffer_of(&bytes, TRIM_BLOCK_BYTES), end)
-                .await?;
-            self.stale_to = end + bytes.len() as u64;
+        self.stale_to = whole;
+        if let Some(bytes) = footer {
+            self.file.write(bytes, end).await?;
+            self.allocated = self.allocated.max(whole);
             self.dirty = true;
         }
+        self.ended = true;
         self.sync().await
+    }
+
+    /// Everything up to this write, as the staging counts them, is durable.
+    pub(super) const fn synced(&mut self, upto: u64) {
+        if self.last_write <= upto {
+            self.dirty = false;
+        }
+    }
+
+    /// Has bytes that may not be durable.
+    pub(super) const fn is_dirty(&self) -> bool {
+        self.dirty
     }
 
     /// The same segment with only its first `len` bytes, which are read again.

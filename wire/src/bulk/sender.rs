@@ -27,12 +27,12 @@ pub enum CopyPath {
 }
 
 impl CopyPath {
-    /// Name for logs and metrics.
+    /// Name for logs, metrics and the command line.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Splice => "splice",
-            Self::PreadSend => "pread_send",
+            Self::PreadSend => "read-send",
         }
     }
 }

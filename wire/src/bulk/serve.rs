@@ -207,9 +207,9 @@ fn send_range(
     let mut sent = 0;
     while sent < len {
         let left = usize::try_from(len - sent).unwrap_or(usize::MAX);
-        let chunk = left.min(sender.chunk());
+        let mut chunk = left.min(sender.chunk());
         if !request.drain {
-            shared.pace(chunk);
+            chunk = shared.pace(chunk, sent > 0);
         }
         if sent > 0 && (shared.is_stopping() || shared.sessions.grant(request).is_err()) {
             return Err(StreamEnd::Closed { sent, len });

@@ -4,6 +4,7 @@
 //! the threads run on any core that the process may use, not on the core of whoever started them;
 //! every thread ends when the server is stopped.
 
+use super::pacer::Pacer;
 use super::sender::{CopyPath, PipePool, probe};
 use super::serve::{refuse_busy, serve};
 use super::session::SessionTable;
@@ -16,9 +17,9 @@ use std::net::{Shutdown, TcpListener, TcpStream};
 use std::os::fd::AsRawFd;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// How a [`BulkServer`] works.
 #[derive(Clone, Debug)]
@@ -86,55 +87,17 @@ struct Streams {
     threads: HashMap<u64, JoinHandle<()>>,
 }
 
-/// A rate limit that all streams share.
-#[derive(Default)]
-struct Pacer {
-    bytes_per_s: AtomicU64,
-    next: Mutex<Option<Instant>>,
-    changed: Condvar,
-}
-
-impl Pacer {
-    /// Waits until `bytes` more may be sent.
-    fn pace(&self, bytes: usize, stopping: &AtomicBool) {
-        let rate = self.bytes_per_s.load(Ordering::Relaxed);
-        if rate == 0 {
-            return;
-        }
-        let mut next = self.next.lock().expect("no holder of this lock can panic");
-        let now = Instant::now();
-        let start = next.map_or(now, |at| at.max(now));
-        *next = Some(start + Duration::from_secs_f64(bytes as f64 / rate as f64));
-        loop {
-            let left = start.saturating_duration_since(Instant::now());
-            let same_rate = self.bytes_per_s.load(Ordering::Relaxed) == rate;
-            if left.is_zero() || !same_rate || stopping.load(Ordering::Relaxed) {
-                return;
-            }
-            (next, _) = self
-                .changed
-                .wait_timeout(next, left)
-                .expect("no holder of this lock can panic");
-        }
-    }
-
-    fn set(&self, bytes_per_s: u64) {
-        let mut next = self.next.lock().expect("no holder of this lock can panic");
-        if self.bytes_per_s.swap(bytes_per_s, Ordering::Relaxed) != bytes_per_s {
-            *next = None;
-        }
-        drop(next);
-        self.changed.notify_all();
-    }
-}
-
 impl Shared {
     pub(super) fn is_stopping(&self) -> bool {
         self.stopping.load(Ordering::SeqCst)
     }
 
-    pub(super) fn pace(&self, bytes: usize) {
-        self.pacer.pace(bytes, &self.stopping);
+    /// Waits until the rate limit lets the next bytes through, at most `len`; returns how many.
+    /// `inside`: they follow others of the same range.
+    pub(super) fn pace(&self, len: usize, inside: bool) -> usize {
+        let piece = self.pacer.quantum(len);
+        self.pacer.pace(piece, inside, &self.stopping);
+        piece
     }
 
     fn streams(&self) -> MutexGuard<'_, Streams> {
@@ -230,7 +193,7 @@ impl BulkServer {
             return;
         };
         self.shared.stopping.store(true, Ordering::SeqCst);
-        self.shared.pacer.changed.notify_all();
+        self.shared.pacer.wake();
         // Wakes a blocked accept on Linux; std has no such call for listeners.
         let _ =
             nix::sys::socket::shutdown(self.listener.as_raw_fd(), nix::sys::socket::Shutdown::Both);

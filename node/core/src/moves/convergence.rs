@@ -1,11 +1,13 @@
 //! When a catch-up stops copying and freezes.
 //!
-//! What this file keeps true: every catch-up ends, after [`PASSES_MAX`] passes at the latest; one
-//! that does not shrink its tail stops early, because the tail only grows while a moving end is
-//! chased.
+//! What this file keeps true: every catch-up ends. One that does not shrink its tail stops early,
+//! because the tail only grows while a moving end is chased; one whose passes have shown that the
+//! partition is written more slowly than it is copied goes on until the tail is short, and gives up
+//! after [`PASSES_MAX`] passes without a shorter one.
 
 use crate::defaults::{
-    FREEZE_BUDGET_MS, LAG_BOUND_MAX_BYTES, PASSES_MAX, STALL_GRACE_BYTES, STALL_PERCENT,
+    FREEZE_BUDGET_MS, LAG_BOUND_MAX_BYTES, PASSES_MAX, SLOWER_PERCENT, STALL_GRACE_BYTES,
+    STALL_PERCENT,
 };
 
 /// A pass below this size says little about bandwidth: its time is round trips.
@@ -42,7 +44,7 @@ pub enum Stall {
     /// The tail is at least 0.9 of the one before: the partition is written about as fast as it is
     /// copied (W >= B).
     TailNotShrinking,
-    /// The most passes were made.
+    /// The most passes were made, or made without the tail becoming shorter.
     Passes,
 }
 
@@ -53,7 +55,8 @@ pub struct CatchUpLimits {
     pub freeze_budget_ms: u64,
     /// Largest tail at which a move freezes, in bytes.
     pub lag_bound_max_bytes: u64,
-    /// Most passes.
+    /// Most passes of a catch-up that is about as slow as the writer; of one that is faster, most
+    /// passes in a row that do not bring the tail to 0.9 of the shortest so far.
     pub passes_max: u32,
 }
 
@@ -75,6 +78,14 @@ pub struct Convergence {
     previous: Option<u64>,
     grace_used: bool,
     measured: Option<u64>,
+    /// What the passes copied, in bytes.
+    copied: u64,
+    /// What was written meanwhile, in bytes: the tails behind the passes.
+    written: u64,
+    /// The shortest tail so far, in bytes.
+    shortest: Option<u64>,
+    /// Passes since it became shorter by a tenth.
+    idle_passes: u32,
 }
 
 impl Convergence {
@@ -139,16 +150,54 @@ impl Convergence {
     /// everything that is to be copied.
     pub fn decide(&mut self, tail: u64) -> Decision {
         let previous = self.previous.replace(tail);
+        if let Some(before) = previous {
+            self.copied = self.copied.saturating_add(before);
+            self.written = self.written.saturating_add(tail);
+        }
+        if self
+            .shortest
+            .is_none_or(|best| at_most(tail, best, STALL_PERCENT))
+        {
+            self.shortest = Some(tail);
+            self.idle_passes = 0;
+        } else {
+            self.idle_passes = self.idle_passes.saturating_add(1);
+        }
         // Before the first pass nothing is measured: whatever there is, is copied unfrozen.
         if tail == 0 || (self.passes > 0 && tail <= self.lag_bound()) {
             return Decision::Converged;
         }
+        match previous {
+            Some(before) if self.writer_is_slower() => self.decide_slower(tail, before),
+            _ => self.decide_as_fast(tail, previous),
+        }
+    }
+
+    /// W / B over the whole catch-up, once enough was copied to know it.
+    fn writer_is_slower(&self) -> bool {
+        self.copied >= SAMPLE_MIN_BYTES && at_most(self.written, self.copied, SLOWER_PERCENT)
+    }
+
+    /// The writer is slower than the copy: the tail will be short, and one pass that says otherwise
+    /// is a burst. Only a long tail that grows again shows that the writer has become faster.
+    fn decide_slower(&self, tail: u64, before: u64) -> Decision {
+        if tail >= STALL_GRACE_BYTES && tail >= before {
+            return Decision::NotConverged {
+                why: Stall::TailNotShrinking,
+            };
+        }
+        if self.idle_passes >= self.limits.passes_max {
+            return Decision::NotConverged { why: Stall::Passes };
+        }
+        Decision::Continue
+    }
+
+    /// The writer is about as fast as the copy, or nothing is known of it yet.
+    fn decide_as_fast(&mut self, tail: u64, previous: Option<u64>) -> Decision {
         if self.passes >= self.limits.passes_max {
             return Decision::NotConverged { why: Stall::Passes };
         }
-        let stalled = previous.is_some_and(|before| {
-            u128::from(tail) * 100 >= u128::from(before) * u128::from(STALL_PERCENT)
-        });
+        let stalled = previous.is_some_and(|before| !below(tail, before, STALL_PERCENT));
         if !stalled {
             return Decision::Continue;
         }
@@ -160,6 +209,16 @@ impl Convergence {
             why: Stall::TailNotShrinking,
         }
     }
+}
+
+/// `part` is below so many percent of `whole`.
+fn below(part: u64, whole: u64, percent: u64) -> bool {
+    u128::from(part) * 100 < u128::from(whole) * u128::from(percent)
+}
+
+/// `part` is at most so many percent of `whole`.
+fn at_most(part: u64, whole: u64, percent: u64) -> bool {
+    u128::from(part) * 100 <= u128::from(whole) * u128::from(percent)
 }
 
 #[cfg(test)]
@@ -232,17 +291,63 @@ mod tests {
     }
 
     #[test]
-    fn passes_are_bounded_even_if_the_tail_shrinks_a_little_each_time() {
-        let mut c = Convergence::new(CatchUpLimits::default());
-        let mut tail = 1 << 50;
-        let mut asked = 0;
-        while c.decide(tail) == Decision::Continue {
-            c.pass_done(tail, u64::MAX / 2);
-            tail = tail * 85 / 100;
-            asked += 1;
-            assert!(asked <= PASSES_MAX);
+    fn a_writer_that_is_slower_is_caught_up_with_however_large_the_partition() {
+        let b = 400 * MIB;
+        for (total, percent) in [(64 * MIB, 90), (1 << 43, 90), (1 << 30, 75)] {
+            let (decision, passes, tail) = catch_up(total, b, b * percent / 100);
+            assert_eq!(decision, Decision::Converged, "{total} {percent}");
+            assert!(tail <= b * FREEZE_BUDGET_MS / 1000, "{tail} left");
+            assert!(passes < 200, "{passes}");
         }
-        assert_eq!(asked, PASSES_MAX);
+    }
+
+    #[test]
+    fn a_burst_does_not_end_the_catch_up_with_a_slow_writer() {
+        let mut c = Convergence::new(CatchUpLimits::default());
+        c.decide(100 * MIB);
+        c.pass_done(100 * MIB, 1_000_000);
+        // Half as fast as the copy, in bursts of 4 MiB.
+        let mut tail = 4 * MIB;
+        for pass in 0..PASSES_MAX {
+            assert_eq!(c.decide(tail), Decision::Continue, "{pass}");
+            c.pass_done(tail, 40_000);
+            tail = 4 * MIB;
+        }
+        assert_eq!(
+            c.decide(tail),
+            Decision::NotConverged { why: Stall::Passes }
+        );
+    }
+
+    #[test]
+    fn a_writer_that_becomes_faster_than_the_copy_ends_the_catch_up() {
+        let mut c = Convergence::new(CatchUpLimits::default());
+        for tail in [400 * MIB, 100 * MIB] {
+            assert_eq!(c.decide(tail), Decision::Continue);
+            c.pass_done(tail, 1_000_000);
+        }
+        assert_eq!(
+            c.decide(110 * MIB),
+            Decision::NotConverged {
+                why: Stall::TailNotShrinking
+            }
+        );
+    }
+
+    #[test]
+    fn passes_are_bounded_while_too_little_was_copied_to_know_the_writer() {
+        let mut c = Convergence::new(CatchUpLimits {
+            passes_max: 2,
+            ..CatchUpLimits::default()
+        });
+        for tail in [340_000, 300_000] {
+            assert_eq!(c.decide(tail), Decision::Continue);
+            c.pass_done(tail, 1_000_000);
+        }
+        assert_eq!(
+            c.decide(265_000),
+            Decision::NotConverged { why: Stall::Passes }
+        );
     }
 
     #[test]

@@ -1,10 +1,12 @@
 //! The staged copy of one move: opening, filling, finishing and installing it.
 //!
 //! What this file keeps true: the staging is open in one place only; after a failure of its own
-//! disk only what a restart would find counts; what a source told is durable before it is used.
+//! disk only what a restart would find counts; what a source told, and all that is staged, is durable
+//! before a freeze or a promotion.
 
 use super::{Work, failed};
 use crate::mover::history::us_since;
+use crate::mover::limits::TOLD_MS;
 use crate::mover::receive::{CopyError, Receive};
 use crate::mover::told::Saved;
 use crate::mover::{Mover, told};
@@ -12,7 +14,7 @@ use narad_core::copy::{InstallMark, Manifest, SegmentId};
 use narad_core::ids::{CopyId, HandoffId};
 use narad_core::moves::target::{CopyRange, TargetInput, Told};
 use narad_storage::{StageError, Staging};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Why a copy stopped, as the worker is told.
 enum Stop {
@@ -107,16 +109,26 @@ impl Work {
     }
 
     /// Saves what the source told, unless that is saved already.
-    pub(super) async fn save(&self, told: Told, only_hwm: bool) -> std::io::Result<()> {
+    pub(super) async fn save(&self, told: Told) -> std::io::Result<()> {
         let saved = self.saved.borrow().clone();
-        let known = saved.told.as_ref().is_some_and(|known| {
-            *known == told || (only_hwm && known.manifest.hwm == told.manifest.hwm)
-        });
-        if !known {
+        if saved.told.as_ref() != Some(&told) {
             let saved = told::save(&self.mover.root, self.key, &saved, told).await?;
             self.saved.replace(saved);
+            self.saved_at.set(Some(Instant::now()));
         }
         Ok(())
+    }
+
+    /// Saves what the source told, unless something was saved a moment ago.
+    async fn save_now_and_then(&self, told: Told) -> std::io::Result<()> {
+        let fresh = self
+            .saved_at
+            .get()
+            .is_some_and(|at| at.elapsed() < Duration::from_millis(TOLD_MS));
+        if fresh && self.saved.borrow().told.is_some() {
+            return Ok(());
+        }
+        self.save(told).await
     }
 
     pub(super) async fn copy(
@@ -133,15 +145,11 @@ impl Work {
             Err(error) => return failed(error),
         };
         let copied = if renew.is_some() {
-            // In the freeze the two go side by side.
-            let both = futures::future::join(
-                self.receive(&mut staging, ranges, throttled, renew),
-                self.save(told, true),
-            );
-            let (copied, saved) = both.await;
-            saved
-                .map_err(|error| Stop::Other(error.to_string()))
-                .and_then(|()| copied.map_err(Stop::from))
+            // What was told in the freeze is saved with the end state, or before a promotion: a crash
+            // until then is as if it had come before the answer.
+            self.receive(&mut staging, ranges, throttled, renew)
+                .await
+                .map_err(Stop::from)
         } else {
             self.copy_unfrozen(&mut staging, ranges, throttled, told)
                 .await
@@ -188,8 +196,8 @@ impl Work {
         }
     }
 
-    /// What was told is durable before the copy begins, and the copy before it is told; also what
-    /// came before a failure.
+    /// A pass. Nothing is waited for between two of them: what was told is saved beside the copy, and
+    /// the copy is made durable behind it, now and then here and as a whole before the freeze.
     async fn copy_unfrozen(
         &self,
         staging: &mut Staging,
@@ -197,16 +205,13 @@ impl Work {
         throttled: bool,
         told: Told,
     ) -> Result<u64, Stop> {
-        self.save(told, false)
-            .await
-            .map_err(|error| Stop::Other(format!("cannot save what the source told: {error}")))?;
-        let copied = self.receive(staging, ranges, throttled, None).await;
-        let synced = staging.sync().await;
-        copied.map_err(Stop::from).and_then(|bytes| {
-            synced
-                .map(|()| bytes)
-                .map_err(|error| CopyError::from(error).into())
-        })
+        let both = futures::future::join(
+            self.receive(staging, ranges, throttled, None),
+            self.save_now_and_then(told),
+        );
+        let (copied, saved) = both.await;
+        saved.map_err(|error| Stop::Other(format!("cannot save what the source told: {error}")))?;
+        copied.map_err(Stop::from)
     }
 
     pub(super) async fn receive(
@@ -236,7 +241,7 @@ impl Work {
 
     pub(super) async fn prepare(&self, next: CopyId, told: Told) -> TargetInput {
         let result = async {
-            self.save(told, false).await.map_err(|e| e.to_string())?;
+            self.save(told).await.map_err(|e| e.to_string())?;
             let mut staging = self.staging().await.map_err(|e| e.to_string())?;
             let prepared = staging.prepare_install(next, &self.mover.root).await;
             self.put(staging);

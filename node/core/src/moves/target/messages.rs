@@ -92,7 +92,7 @@ pub enum TargetInput {
         /// The segments whose staged prefix is the same at the source.
         matching: Vec<SegmentId>,
     },
-    /// Answers CopyRanges: all ranges are staged and durable.
+    /// Answers CopyRanges: all ranges are staged; PrepareInstall makes them durable.
     Copied {
         /// Everything staged now.
         staged: Vec<SegmentState>,
@@ -103,7 +103,7 @@ pub enum TargetInput {
     },
     /// Answers CopyRanges: the channel broke, or bytes did not verify.
     CopyFailed {
-        /// What is staged and durable nevertheless.
+        /// What is staged nevertheless, as a restart would find it.
         staged: Vec<SegmentState>,
         /// Why, for people.
         why: String,
@@ -199,9 +199,10 @@ pub enum TargetEffect {
         /// What stays.
         keep: Vec<SegmentId>,
     },
-    /// Copy these ranges, in this order, verify frames as they arrive, write, and (unfrozen) make
-    /// everything durable with a saved staged manifest; in the freeze FinishStaging makes it
-    /// durable. Answer: Copied, CopyFailed or NoRoom.
+    /// Copy these ranges, in this order, verify frames as they arrive and write them. Durable now and
+    /// then, with a saved staged manifest, so that a restart goes on from there; as a whole with
+    /// PrepareInstall, or, in the freeze, with FinishStaging. Answer: Copied, CopyFailed
+    /// or NoRoom.
     CopyRanges {
         /// The ranges.
         ranges: Vec<CopyRange>,
@@ -209,7 +210,7 @@ pub enum TargetEffect {
         throttled: bool,
         /// The source is frozen: renew its time to live for this handoff as bytes arrive.
         renew: Option<HandoffId>,
-        /// Saved durably before the answer (before the copy begins, when unfrozen).
+        /// Saved durably now and then, and as a whole with PrepareInstall.
         told: Told,
     },
     /// Ask the source how it stands. Answer: Refreshed, SourceUnreachable or SourceRefused.

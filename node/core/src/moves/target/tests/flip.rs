@@ -171,3 +171,35 @@ fn a_start_under_a_recorded_handoff_cancels_it_first() {
     );
     assert_eq!(w.done(21), TargetEffect::CheckLocal);
 }
+
+#[test]
+fn a_freeze_without_a_tail_is_one_call_to_the_source_and_one_raft_entry() {
+    let mut w = Worker::freezing();
+    let mut effect = w.one(TargetInput::Frozen {
+        capture: source(100),
+    });
+    let (mut entries, mut local) = (0, 0);
+    loop {
+        effect = match effect {
+            TargetEffect::CopyRanges { ranges, .. } => {
+                assert_eq!(ranges, [], "nothing is left to copy");
+                w.copied(100)
+            }
+            TargetEffect::FinishStaging { .. } => {
+                local += 1;
+                w.one(TargetInput::Finished)
+            }
+            TargetEffect::Install { .. } => {
+                local += 1;
+                w.one(TargetInput::Installed)
+            }
+            TargetEffect::Propose(Command::CompleteMove { .. }) => {
+                entries += 1;
+                w.done(21)
+            }
+            TargetEffect::Serve { .. } => break,
+            other => panic!("not a part of a freeze: {other:?}"),
+        };
+    }
+    assert_eq!((entries, local), (1, 2));
+}
