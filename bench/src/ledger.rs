@@ -135,7 +135,7 @@ impl Ledger {
         }
     }
 
-    fn number_of(&self, value: &[u8]) -> Option<usize> {
+    pub(crate) fn number_of(&self, value: &[u8]) -> Option<usize> {
         let rest = value
             .strip_prefix(self.run.as_bytes())?
             .strip_prefix(b" ")?;

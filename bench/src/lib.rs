@@ -4,6 +4,8 @@
 //! sample; a run that loses a record fails.
 
 pub mod check;
+pub mod copy;
+mod cpu;
 pub mod flow;
 pub mod freeze;
 pub mod ledger;
@@ -11,7 +13,9 @@ pub mod limits;
 pub mod lines;
 pub mod load;
 pub mod node;
+pub mod plot;
 pub mod produce;
+mod raw;
 pub mod replay;
 pub mod report;
 pub mod rig;

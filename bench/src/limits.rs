@@ -13,6 +13,8 @@ pub const LINE_MAX_BYTES: usize = 512 << 10;
 pub const BATCH_RECORDS: usize = 1_000;
 /// Bytes of one produce call.
 pub const BATCH_BYTES: usize = 512 << 10;
+/// A batch of a load with a rate is so much time's worth.
+pub const BATCH_EVERY: Duration = Duration::from_millis(100);
 /// Produce calls in flight: enough to share group commits, few enough that a restart of a node
 /// leaves few answers unknown.
 pub const PRODUCE_IN_FLIGHT: usize = 4;

@@ -5,8 +5,8 @@
 
 use crate::ledger::{Delivery, Ledger};
 use crate::limits::{
-    BATCH_BYTES, BATCH_RECORDS, CONSUME_BYTES, CONSUME_RECORDS, CONSUME_WAIT, PRODUCE_IN_FLIGHT,
-    RETRIES, RETRY_PAUSE,
+    BATCH_BYTES, BATCH_EVERY, BATCH_RECORDS, CONSUME_BYTES, CONSUME_RECORDS, CONSUME_WAIT,
+    PRODUCE_IN_FLIGHT, RETRIES, RETRY_PAUSE,
 };
 use crate::lines::Lines;
 use crate::servers::Servers;
@@ -36,6 +36,54 @@ pub enum LoadError {
     },
 }
 
+/// How a load is shaped.
+#[derive(Clone, Copy, Debug)]
+pub struct Shape {
+    /// Lines are put together until a record has so many bytes; 0: a record a line.
+    pub record_bytes: usize,
+    /// A batch is so much time's worth of the rate: how coarse the writer is.
+    pub batch_every: Duration,
+    /// Produce calls in flight.
+    pub in_flight: usize,
+}
+
+impl Default for Shape {
+    fn default() -> Self {
+        Self {
+            record_bytes: 0,
+            batch_every: BATCH_EVERY,
+            in_flight: PRODUCE_IN_FLIGHT,
+        }
+    }
+}
+
+/// What clients saw in one kind of time: while a partition moves, or while it does not.
+#[derive(Debug)]
+pub struct Timings {
+    /// Produce calls until everything of them is acknowledged, in µs.
+    pub produce_us: Histogram<u64>,
+    /// From the sending of a record to its first delivery, in µs.
+    pub delivery_us: Histogram<u64>,
+}
+
+impl Default for Timings {
+    fn default() -> Self {
+        let empty = || Histogram::new(3).expect("three digits are allowed");
+        Self {
+            produce_us: empty(),
+            delivery_us: empty(),
+        }
+    }
+}
+
+impl Timings {
+    /// Takes another's samples over.
+    pub fn add(&mut self, other: &Self) {
+        self.produce_us.add(&other.produce_us).expect("both grow");
+        self.delivery_us.add(&other.delivery_us).expect("both grow");
+    }
+}
+
 /// What all tasks of a run share. One executor, so cells are enough; no borrow lives across a wait.
 pub struct Load {
     /// Topic.
@@ -50,6 +98,10 @@ pub struct Load {
     pub produce_us: RefCell<Histogram<u64>>,
     /// Whether times of produce calls are recorded.
     pub measure: Cell<bool>,
+    /// What clients saw while nothing moved, and during moves; while [`Load::measure`] is set.
+    pub seen: RefCell<[Timings; 2]>,
+    /// A move is running.
+    pub moving: Cell<bool>,
     /// Records sent again after a lost answer.
     pub sent_again: Cell<u64>,
     /// Calls that failed and were repeated.
@@ -61,12 +113,26 @@ pub struct Load {
     /// Why the run cannot go on, once that is so.
     pub failure: RefCell<Option<LoadError>>,
     in_flight: Cell<usize>,
+    shape: Shape,
+    began: Instant,
+    /// When each record was sent, in µs since the beginning, by number.
+    sent_us: RefCell<Vec<u64>>,
+}
+
+fn us_since(began: Instant) -> u64 {
+    u64::try_from(began.elapsed().as_micros()).unwrap_or(u64::MAX)
 }
 
 impl Load {
     /// A load on a topic; `run` is the name of the run in every record.
     #[must_use]
     pub fn new(topic: &str, partition: Option<u32>, run: String) -> Rc<Self> {
+        Self::shaped(topic, partition, run, Shape::default())
+    }
+
+    /// As [`Load::new`], of another shape.
+    #[must_use]
+    pub fn shaped(topic: &str, partition: Option<u32>, run: String, shape: Shape) -> Rc<Self> {
         Rc::new(Self {
             topic: topic.to_owned(),
             partition,
@@ -74,13 +140,33 @@ impl Load {
             acked_bytes: Cell::new(0),
             produce_us: RefCell::new(Histogram::new(3).expect("three digits are allowed")),
             measure: Cell::new(true),
+            seen: RefCell::default(),
+            moving: Cell::new(false),
             sent_again: Cell::new(0),
             failed_calls: Cell::new(0),
             stop: Cell::new(false),
             done: Cell::new(false),
             failure: RefCell::new(None),
             in_flight: Cell::new(0),
+            shape,
+            began: Instant::now(),
+            sent_us: RefCell::default(),
         })
+    }
+
+    /// A record was delivered for the first time.
+    fn first_delivery(&self, number: usize) {
+        if !self.measure.get() {
+            return;
+        }
+        let Some(sent) = self.sent_us.borrow().get(number).copied() else {
+            return;
+        };
+        let us = us_since(self.began).saturating_sub(sent);
+        self.seen.borrow_mut()[usize::from(self.moving.get())]
+            .delivery_us
+            .record(us)
+            .expect("the histogram grows");
     }
 
     /// Whether the run cannot go on.
@@ -95,16 +181,28 @@ impl Load {
     }
 }
 
+/// A line, or as many as make a record of `bytes`.
+fn payload(lines: &mut Lines, bytes: usize) -> Vec<u8> {
+    let mut payload = lines.line().to_vec();
+    while payload.len() < bytes {
+        payload.push(b'\n');
+        payload.extend_from_slice(lines.line());
+    }
+    payload
+}
+
 /// Makes the next batch, at most so many bytes of payload.
 fn batch(load: &Load, lines: &mut Lines, max_bytes: usize) -> (Vec<usize>, Vec<Record>, usize) {
     let mut ledger = load.ledger.borrow_mut();
+    let mut sent_us = load.sent_us.borrow_mut();
     let (mut numbers, mut records, mut bytes) = (Vec::new(), Vec::new(), 0);
     while records.len() < BATCH_RECORDS && bytes < max_bytes {
-        let line = lines.line();
+        let payload = payload(lines, load.shape.record_bytes);
         // Every fourth record has a key, so that both ways of routing are used.
         let key = (load.partition.is_none() && (numbers.len() % 4 == 0))
-            .then(|| line.iter().take(8).copied().collect::<Vec<u8>>());
-        let (number, value) = ledger.next(key.as_deref(), line);
+            .then(|| payload.iter().take(8).copied().collect::<Vec<u8>>());
+        let (number, value) = ledger.next(key.as_deref(), &payload);
+        sent_us.push(us_since(load.began));
         bytes += value.len();
         numbers.push(number);
         records.push(Record {
@@ -126,15 +224,14 @@ pub async fn produce(
 ) {
     let began = Instant::now();
     let mut sent_bytes = 0_u64;
-    // A tenth of a second's worth at most, so that slow rates are steady and not in bursts.
+    // A moment's worth at most, so that slow rates are steady and not in bursts.
+    let worth = rate as f64 * load.shape.batch_every.as_secs_f64();
     let max_bytes = match rate {
         0 => BATCH_BYTES,
-        rate => usize::try_from(rate / 10)
-            .unwrap_or(BATCH_BYTES)
-            .clamp(1, BATCH_BYTES),
+        _ => (worth as usize).clamp(1, BATCH_BYTES),
     };
     while !load.stop.get() && limit.is_none_or(|limit| sent_bytes < limit) {
-        if load.in_flight.get() >= PRODUCE_IN_FLIGHT {
+        if load.in_flight.get() >= load.shape.in_flight {
             glommio::timer::sleep(Duration::from_millis(1)).await;
             continue;
         }
@@ -211,9 +308,13 @@ async fn send(load: &Load, servers: &Servers, mut numbers: Vec<usize>, mut recor
         glommio::timer::sleep(RETRY_PAUSE).await;
     }
     if load.measure.get() {
-        let us = u64::try_from(began.elapsed().as_micros()).unwrap_or(u64::MAX);
+        let us = us_since(began);
         load.produce_us
             .borrow_mut()
+            .record(us)
+            .expect("the histogram grows");
+        load.seen.borrow_mut()[usize::from(load.moving.get())]
+            .produce_us
             .record(us)
             .expect("the histogram grows");
     }
@@ -240,12 +341,14 @@ pub async fn consume(load: &Rc<Load>, servers: &Rc<Servers>) {
             let mut ledger = load.ledger.borrow_mut();
             for one in &deliveries {
                 let seen = ledger.delivered(one.record.key.as_deref(), &one.record.value);
-                match seen {
-                    // Also acknowledged: it would only come again, and the totals tell of it.
-                    Delivery::First | Delivery::Again | Delivery::Wrong | Delivery::Foreign => {
-                        leases.push(one.lease);
-                    }
+                if seen == Delivery::First
+                    && let Some(number) = ledger.number_of(&one.record.value)
+                {
+                    load.first_delivery(number);
                 }
+                // Whatever it is, it is acknowledged: it would only come again, and the totals
+                // tell of it.
+                leases.push(one.lease);
             }
         }
         // A lost or refused acknowledgement means a duplicate later, nothing else.

@@ -5,6 +5,7 @@
 
 use clap::{Parser, Subcommand};
 use narad_bench::check::{self, CheckArgs};
+use narad_bench::copy::{self, CopyArgs};
 use narad_bench::flow::{self, FlowArgs};
 use narad_bench::freeze::{self, FreezeArgs};
 use narad_bench::produce::{self, ProduceArgs};
@@ -12,7 +13,7 @@ use narad_bench::rig::echo;
 use narad_bench::servers::Servers;
 use narad_bench::stop::Stop;
 use narad_bench::storage::{self, StorageArgs};
-use serde_json::{Value, json};
+use serde_json::Value;
 use std::process::ExitCode;
 use std::rc::Rc;
 
@@ -42,7 +43,7 @@ enum Command {
         #[command(flatten)]
         args: CheckArgs,
     },
-    /// Freeze of moves against W/B, on a cluster of its own
+    /// Freeze of moves against W/B and size, on a cluster of its own
     Freeze(FreezeArgs),
     /// A partition log on this disk against a raw io_uring loop, with bars
     Storage(StorageArgs),
@@ -53,6 +54,8 @@ enum Command {
     /// Answer calls with the bytes that came, until standard input ends: one side of produce
     #[command(hide = true)]
     Echo,
+    /// Bandwidth and processor time of copies, beside what disk, wire and a bare copy give
+    Copy(CopyArgs),
 }
 
 fn main() -> ExitCode {
@@ -84,11 +87,28 @@ fn main() -> ExitCode {
                 }
             }
             Command::Freeze(args) => match freeze::run(&args, &stop).await {
-                Ok(rows) => {
-                    print(cli.json, &json!({"rows": rows}), || {
-                        freeze::text(&args, &rows)
-                    });
-                    ExitCode::from(u8::from(rows.iter().any(|row| row.lost > 0)))
+                Ok(outcome) => {
+                    print(cli.json, &outcome.json(), || outcome.text());
+                    if let Some(dir) = &args.out
+                        && let Err(error) = outcome.save(dir)
+                    {
+                        return failed(&error);
+                    }
+                    let short = args.check && !outcome.is_good();
+                    ExitCode::from(u8::from(outcome.lost() > 0 || short))
+                }
+                Err(error) => failed(&error),
+            },
+            Command::Copy(args) => match copy::run(&args, &stop).await {
+                Ok(outcome) => {
+                    print(cli.json, &outcome.json(), || outcome.text());
+                    if let Some(dir) = &args.out
+                        && let Err(error) = outcome.save(dir)
+                    {
+                        return failed(&error);
+                    }
+                    let short = args.check && !outcome.is_good();
+                    ExitCode::from(u8::from(outcome.lost() > 0 || short))
                 }
                 Err(error) => failed(&error),
             },

@@ -89,6 +89,19 @@ impl Cluster {
     /// # Errors
     /// [`NodeError`]; whatever was started is ended.
     pub fn start(program: &Path, dir: &Path, count: usize) -> Result<Self, NodeError> {
+        Self::start_with(program, dir, count, &[])
+    }
+
+    /// As [`Cluster::start`], with further arguments for every node.
+    ///
+    /// # Errors
+    /// [`NodeError`]; whatever was started is ended.
+    pub fn start_with(
+        program: &Path,
+        dir: &Path,
+        count: usize,
+        more: &[&str],
+    ) -> Result<Self, NodeError> {
         let dir = dir.join(format!("narad-bench-{}", std::process::id()));
         let at = |path: &Path, error| NodeError::Directory {
             path: path.to_owned(),
@@ -109,7 +122,7 @@ impl Cluster {
             .map(|index| format!("{}=127.0.0.1:{}", name(index), ports[index][0]))
             .collect();
         for (index, ports) in ports.iter().enumerate() {
-            let node = launch(program, &dir, &name(index), *ports, &peers.join(","))?;
+            let node = launch(program, &dir, &name(index), *ports, &peers.join(","), more)?;
             cluster.nodes.push(node);
         }
         for node in &mut cluster.nodes {
@@ -122,6 +135,13 @@ impl Cluster {
     #[must_use]
     pub fn servers(&self) -> Vec<String> {
         self.nodes.iter().map(|node| node.listen.clone()).collect()
+    }
+
+    /// Ids and processes, in order.
+    pub fn processes(&self) -> impl Iterator<Item = (String, u32)> {
+        self.nodes
+            .iter()
+            .map(|node| (node.id.clone(), node.child.id()))
     }
 
     /// Ids in order.
@@ -173,6 +193,7 @@ fn launch(
     id: &str,
     [listen, bulk, http]: [u16; 3],
     peers: &str,
+    more: &[&str],
 ) -> Result<Node, NodeError> {
     let home = dir.join(id);
     let log = dir.join(format!("{id}.log"));
@@ -191,6 +212,7 @@ fn launch(
         .args(["--bulk", &format!("127.0.0.1:{bulk}")])
         .args(["--http", &format!("127.0.0.1:{http}")])
         .args(["--peers", peers])
+        .args(more)
         // A group of their own: ctrl-c in the terminal reaches the benchmark, which ends them.
         .process_group(0)
         .stdin(Stdio::null())

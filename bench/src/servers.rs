@@ -15,7 +15,9 @@ use std::cell::Cell;
 pub struct Servers {
     /// One a server, that begins with its own server and goes on with the others.
     clients: Vec<Client>,
+    addresses: Vec<String>,
     turn: Cell<usize>,
+    preferred: Cell<Option<usize>>,
 }
 
 impl Servers {
@@ -40,13 +42,28 @@ impl Servers {
         });
         Self {
             clients: clients.collect(),
+            addresses: addresses.to_vec(),
             turn: Cell::new(0),
+            preferred: Cell::new(None),
         }
     }
 
-    /// The next client in turn.
+    /// From now on the client of this server is used, instead of all in turn; of one that is not among
+    /// them, or `None`: all in turn.
+    pub fn prefer(&self, address: Option<&str>) {
+        let found = self
+            .addresses
+            .iter()
+            .position(|one| Some(one.as_str()) == address);
+        self.preferred.set(found);
+    }
+
+    /// The preferred client, or the next one in turn.
     #[must_use]
     pub fn next(&self) -> &Client {
+        if let Some(preferred) = self.preferred.get() {
+            return &self.clients[preferred];
+        }
         let turn = self.turn.get();
         self.turn.set(turn.wrapping_add(1));
         &self.clients[turn % self.clients.len()]
