@@ -7,10 +7,10 @@
 //! Cancellation: dropping the future of a call cancels the handler at the server at an unknown
 //! point. Handlers whose work must not be cut in half run it in a task of their own.
 
-mod ended;
+mod line;
 mod link;
 
-pub use ended::Ended;
+pub use line::Line;
 pub use link::{Link, reader_options, serve_over};
 
 use crate::error::WireError;
@@ -58,7 +58,7 @@ pub async fn connect(addr: &str, deadline: Duration) -> Result<node::Client, Wir
 }
 
 /// Serves one accepted glommio connection until the peer goes away or the future is dropped, which
-/// cuts the connection. Ok when the peer closed it. `ended` is set before anything that the peer held
+/// cuts the connection. Ok when the peer closed it. `line` has ended before anything that the peer held
 /// is dropped because of the end.
 ///
 /// # Errors
@@ -66,12 +66,12 @@ pub async fn connect(addr: &str, deadline: Duration) -> Result<node::Client, Wir
 pub async fn serve(
     stream: glommio::net::TcpStream,
     bootstrap: node::Client,
-    ended: Ended,
+    line: Line,
 ) -> Result<(), WireError> {
     tune(&stream).map_err(|error| WireError::Disconnected {
         message: error.to_string(),
     })?;
-    serve_over(stream, bootstrap, ended).await
+    serve_over(stream, bootstrap, line).await
 }
 
 /// [`within`] on the glommio executor of this thread.

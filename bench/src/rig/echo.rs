@@ -7,7 +7,7 @@
 use capnp::capability::Rc;
 use narad_schema::client_capnp::node;
 use narad_schema::peer_capnp::peer;
-use narad_wire::rpc::Ended;
+use narad_wire::rpc::Line;
 use std::io::{self, BufRead, BufReader, Read};
 use std::process::{Child, Command, Stdio};
 
@@ -51,7 +51,7 @@ pub async fn serve() -> io::Result<()> {
         let stream = listener.accept().await.map_err(io::Error::from)?;
         glommio::spawn_local(async move {
             let bootstrap = capnp_rpc::new_client(Echo);
-            if let Err(error) = narad_wire::rpc::serve(stream, bootstrap, Ended::default()).await {
+            if let Err(error) = narad_wire::rpc::serve(stream, bootstrap, Line::default()).await {
                 eprintln!("echo: a connection ended: {error}");
             }
         })

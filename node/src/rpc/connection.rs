@@ -10,7 +10,7 @@ use crate::shard::shard::Shard;
 use crate::shard::task;
 use glommio::net::TcpListener;
 use narad_schema::client_capnp;
-use narad_wire::rpc::Ended;
+use narad_wire::rpc::Line;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -60,10 +60,10 @@ pub(crate) async fn listen(shard: Rc<Shard>, listener: TcpListener) {
         task::spawn("a connection", async move {
             let _permit = permit;
             let _counted = Counted::new(shard.clone());
-            let ended = Ended::default();
+            let line = Line::default();
             let bootstrap: client_capnp::node::Client =
-                capnp_rpc::new_client(NodeServer::new(shard, Gate::new(), ended.clone()));
-            if let Err(error) = narad_wire::rpc::serve(stream, bootstrap, ended).await {
+                capnp_rpc::new_client(NodeServer::new(shard, Gate::new(), line.clone()));
+            if let Err(error) = narad_wire::rpc::serve(stream, bootstrap, line).await {
                 tracing::debug!(%error, "a connection ended");
             }
         });

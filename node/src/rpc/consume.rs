@@ -10,7 +10,7 @@ use crate::metrics::{ConsumeLabel, ConsumeOutcome};
 use crate::rpc::handed::{Handed, Receipt};
 use crate::rpc::node::NodeServer;
 use crate::rpc::reply::{malformed, stopping, text};
-use crate::shard::limits::{PEER_CALL_MS, REMOTE_PARK_MS, REMOTE_POLLS_MAX};
+use crate::shard::limits::{ANSWERS_OWED_MAX, PEER_CALL_MS, REMOTE_PARK_MS, REMOTE_POLLS_MAX};
 use crate::shard::lookup::lookup;
 use crate::shard::peers::{self, RemoteConsume, as_wire};
 use crate::shard::shard::Shard;
@@ -23,7 +23,7 @@ use narad_schema::client_capnp::node;
 use narad_wire::convert::{list_len, write_record};
 use narad_wire::error::WireFault;
 use narad_wire::limits::{BATCH_MAX_RECORDS, READ_MAX_BYTES, WAIT_MAX_MS};
-use narad_wire::rpc::Ended;
+use narad_wire::rpc::Line;
 use std::collections::BTreeSet;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -151,6 +151,7 @@ pub(crate) async fn call(
 
 async fn lease(server: &NodeServer, params: &node::ConsumeParams) -> Result<Got, WireFault> {
     let permit = server.gate.enter().await?;
+    server.line.room(ANSWERS_OWED_MAX).await;
     let (mut want, wait_ms, local_only) = read(params)?;
     let shard = &server.shard;
     want.topic = lookup(&shard.ctx, &want.name).await?.id;
@@ -361,9 +362,10 @@ async fn parked_elsewhere(shard: &Rc<Shard>, want: &Want, until: Instant) -> Got
 
 /// Writes what was leased. Until the caller releases the receipt, or with it the answer, the leases
 /// may come back.
-pub(crate) fn fill(mut builder: node::consume_results::Builder<'_>, got: Got, ended: &Ended) {
+pub(crate) fn fill(mut builder: node::consume_results::Builder<'_>, got: Got, line: &Line) {
+    line.owe(got.bytes() as u64);
     if !got.handed.is_empty() {
-        let receipt = Receipt::new(got.handed, ended.clone());
+        let receipt = Receipt::new(got.handed, line.clone());
         builder.set_receipt(capnp_rpc::new_client(receipt));
     }
     let mut list = builder.init_records(list_len(got.records.len()));

@@ -17,7 +17,7 @@ use crate::shard::task;
 use narad_core::ids::TopicId;
 use narad_core::meta::Member;
 use narad_schema::client_capnp::receipt;
-use narad_wire::rpc::Ended;
+use narad_wire::rpc::Line;
 use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -147,15 +147,15 @@ async fn give_back(shard: &Rc<Shard>, topic: TopicId, part: Part) {
 /// What a caller holds until it has the answer.
 pub(crate) struct Receipt {
     held: RefCell<Option<Handed>>,
-    ended: Ended,
+    line: Line,
 }
 
 impl Receipt {
     /// For leases that go out over a connection with this end.
-    pub(crate) fn new(handed: Handed, ended: Ended) -> Self {
+    pub(crate) fn new(handed: Handed, line: Line) -> Self {
         Self {
             held: RefCell::new(Some(handed)),
-            ended,
+            line,
         }
     }
 }
@@ -167,7 +167,7 @@ impl Drop for Receipt {
         let Some(handed) = self.held.take() else {
             return;
         };
-        if self.ended.has_ended() {
+        if self.line.has_ended() {
             drop(handed);
         } else {
             handed.taken();

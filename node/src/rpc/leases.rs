@@ -7,8 +7,9 @@ use crate::messages::{LeaseRef, ReplayBatch, ReplayRange, Settle, ShardRequest};
 use crate::rpc::node::NodeServer;
 use crate::rpc::reply::{malformed, stopping, text};
 use crate::shard::faults;
-use crate::shard::limits::PEER_CALL_MS;
+use crate::shard::limits::{ANSWERS_OWED_MAX, PEER_CALL_MS};
 use crate::shard::lookup::lookup;
+use crate::shard::partition::record_bytes;
 use crate::shard::peers::{self, as_wire};
 use crate::shard::shard::Shard;
 use futures::future::{Either, join_all};
@@ -241,6 +242,7 @@ pub(crate) async fn replay(
     params: &node::ReplayParams,
 ) -> Result<ReplayBatch, WireFault> {
     let _permit = server.gate.enter().await?;
+    server.line.room(ANSWERS_OWED_MAX).await;
     let (name, range, local_only) = {
         let params = params.get().map_err(malformed)?;
         let range = ReplayRange {
@@ -286,7 +288,10 @@ pub(crate) async fn replay(
                 .map_err(narad_wire::error::WireError::into_fault)
         })
     };
-    asked.await
+    let batch = asked.await?;
+    let bytes = batch.records.iter().map(|(_, record)| record_bytes(record));
+    server.line.owe(bytes.sum::<usize>() as u64);
+    Ok(batch)
 }
 
 /// Writes a replayed batch.

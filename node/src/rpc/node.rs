@@ -14,7 +14,7 @@ use narad_wire::convert::{
     list_len, write_member, write_move, write_node, write_plan_step, write_topic,
 };
 use narad_wire::error::{ErrorCode, WireFault};
-use narad_wire::rpc::Ended;
+use narad_wire::rpc::Line;
 use narad_wire::view::NodeView;
 use std::rc::Rc;
 
@@ -22,13 +22,13 @@ use std::rc::Rc;
 pub(crate) struct NodeServer {
     pub(crate) shard: Rc<Shard>,
     pub(crate) gate: Gate,
-    ended: Ended,
+    pub(crate) line: Line,
 }
 
 impl NodeServer {
     /// For a new connection.
-    pub(crate) fn new(shard: Rc<Shard>, gate: Gate, ended: Ended) -> Self {
-        Self { shard, gate, ended }
+    pub(crate) fn new(shard: Rc<Shard>, gate: Gate, line: Line) -> Self {
+        Self { shard, gate, line }
     }
 
     fn who(&self) -> NodeView {
@@ -101,7 +101,7 @@ impl node::Server for NodeServer {
         answer!(results, outcome, |got| consume::fill(
             results.get(),
             got,
-            &self.ended
+            &self.line
         ));
         Ok(())
     }

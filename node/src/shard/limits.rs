@@ -36,6 +36,9 @@ pub(crate) const SETTINGS_MAX: u32 = 64;
 /// placed yet; beyond that produce calls are answered `busy`. The bound that keeps memory from
 /// growing when the disk is slower than the clients, whatever their number.
 pub(crate) const PRODUCE_PENDING_BYTES: usize = 256 << 20;
+/// Bytes of records that one connection is owed in answers; a consume or replay call waits beyond it,
+/// so a peer that asks and does not read holds no more than this and one answer.
+pub(crate) const ANSWERS_OWED_MAX: u64 = 32 << 20;
 /// What a record on its way costs beside its bytes.
 pub(crate) const RECORD_COST_BYTES: usize = 96;
 
@@ -144,6 +147,7 @@ const _: () = {
         PRODUCE_PENDING_BYTES >= 32 * (BATCH_MAX_BYTES + BATCH_MAX_RECORDS * RECORD_COST_BYTES)
     );
     assert!(SALVAGE_BYTES < READ_MAX_BYTES);
+    assert!(ANSWERS_OWED_MAX as usize >= 4 * READ_MAX_BYTES);
     assert!(FRONTIER_FLUSH_MS * 2 <= 100);
     assert!(SOURCE_TICK_MS * 8 <= FREEZE_TTL_MS);
     assert!(PEER_CALL_MS > HEARTBEAT_MS);

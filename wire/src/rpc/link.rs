@@ -1,6 +1,6 @@
 //! One connection, as an object that knows when it has ended.
 
-use super::ended::{EndGuard, Ended, Watched};
+use super::line::{EndGuard, Line, Watched};
 use crate::error::WireError;
 use crate::limits;
 use crate::runtime::Runtime;
@@ -132,24 +132,20 @@ impl Link {
     }
 }
 
-/// Serves one connection over any stream until the peer goes away or the future is dropped. `ended`
-/// is set before anything that the peer held is dropped because of the end.
+/// Serves one connection over any stream until the peer goes away or the future is dropped. `line`
+/// has ended before anything that the peer held is dropped because of the end.
 ///
 /// # Errors
 /// [`WireError`] when the connection broke or the peer broke the protocol.
-pub async fn serve_over<S>(
-    stream: S,
-    bootstrap: node::Client,
-    ended: Ended,
-) -> Result<(), WireError>
+pub async fn serve_over<S>(stream: S, bootstrap: node::Client, line: Line) -> Result<(), WireError>
 where
     S: AsyncRead + AsyncWrite + Unpin + 'static,
 {
-    let stream = Watched::new(stream, ended.clone());
+    let stream = Watched::new(stream, line.clone());
     let system = system(stream, Side::Server, Some(bootstrap.client));
     let mut system = Box::pin(AssertUnwindSafe(system).catch_unwind());
     // Dropped before the system is, also when this future is dropped in the middle.
-    let _ended = EndGuard(ended);
+    let _ended = EndGuard(line);
     // The RPC library answers some impossible messages with a panic, which would take the whole
     // executor along: a peer's bytes end the peer's connection and nothing else.
     match system.as_mut().await {

@@ -114,7 +114,7 @@ impl Cluster {
                 cluster.connections.set(cluster.connections.get() + 1);
                 let node = TestNode::client(&cluster, index);
                 let serve = glommio::spawn_local(async move {
-                    let _ = narad_wire::rpc::serve(stream, node, narad_wire::rpc::Ended::default())
+                    let _ = narad_wire::rpc::serve(stream, node, narad_wire::rpc::Line::default())
                         .await;
                 });
                 cluster.tasks.borrow_mut()[index].push(serve);
