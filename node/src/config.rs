@@ -99,6 +99,8 @@ pub struct StorageSettings {
     pub cache_bytes: Option<u64>,
     /// Most bytes of all ingress WALs of this node; `None`: 10 % of the disk.
     pub wal_cap_bytes: Option<u64>,
+    /// Bytes/s at which each shard reads sealed segments again; 0: never.
+    pub scrub_bytes_per_s: u64,
 }
 
 /// A checked configuration.

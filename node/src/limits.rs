@@ -98,6 +98,10 @@ pub const SALVAGE_GIVE_UP_MS: u64 = 60_000;
 /// Pause between two attempts of a salvage, in ms.
 pub const SALVAGE_PAUSE_MS: u64 = 500;
 
+/// Default for reading sealed segments again, in bytes/s a shard: a hundredth of what a disk does, and a
+/// partition of 256 GiB in less than half a day.
+pub const SCRUB_BYTES_PER_S: u64 = 8 << 20;
+
 const _: () = {
     assert!(RETRY_MIN_MS < RETRY_MAX_MS && RETRY_MAX_MS < PROPOSE_RETRY_MS);
     assert!(PROPOSE_RETRY_MS > narad_core::defaults::ELECTION_MAX_MS * 3);

@@ -126,6 +126,10 @@ pub struct Metrics {
     pub produced_bytes: Counter,
     /// Time until a produce call is answered.
     pub produce_seconds: Histogram,
+    /// Bytes of sealed segments that were read again.
+    pub scrubbed_bytes: Counter,
+    /// Sealed segments found to be not what was written.
+    pub decayed_segments: Counter,
     /// Records that another partition or the WAL took because the first choice was frozen.
     pub rerouted_records: Counter,
     /// Records delivered to consumers.
@@ -224,6 +228,8 @@ impl Metrics {
             produced_records: Family::default(),
             produced_bytes: Counter::default(),
             produce_seconds: durations(),
+            scrubbed_bytes: Counter::default(),
+            decayed_segments: Counter::default(),
             rerouted_records: Counter::default(),
             delivered_records: Counter::default(),
             consume_seconds: Family::new_with_constructor(durations),
@@ -285,6 +291,17 @@ impl Metrics {
             "Time until a produce call is answered",
             Unit::Seconds,
             self.produce_seconds.clone(),
+        );
+        r.register_with_unit(
+            "scrubbed",
+            "Bytes of sealed segments that were read again in the background",
+            Unit::Bytes,
+            self.scrubbed_bytes.clone(),
+        );
+        r.register(
+            "decayed_segments",
+            "Sealed segments that are not what was written any more",
+            self.decayed_segments.clone(),
         );
         r.register(
             "rerouted_records",

@@ -18,6 +18,7 @@ pub mod staging;
 pub mod wal;
 
 mod disk;
+mod memory;
 mod store;
 
 pub use disk::prepare_executor;

@@ -37,13 +37,13 @@ pub const GROUP_BYTES: usize = 4 << 20;
 
 /// A group of twice this or more is written in pieces of about this: the first are on their way to the
 /// disk while the rest is laid out.
-pub const GROUP_CHUNK_BYTES: usize = 256 << 10;
+pub const GROUP_CHUNK_BYTES: usize = 512 << 10;
 
 /// A frame's checksum is computed in steps of this, which the processor still has at hand from copying.
 pub const CRC_STEP_BYTES: usize = 32 << 10;
 
 /// Buffers that an executor keeps for its next groups: what one group of [`GROUP_BYTES`] needs.
-pub const SPARE_BUFFERS: usize = 17;
+pub const SPARE_BUFFERS: usize = 9;
 
 /// Smaller buffers are not kept.
 pub const SPARE_MIN_BYTES: usize = 128 << 10;
@@ -94,6 +94,12 @@ pub const READ_WINDOW_BYTES: u64 = ((IO_DEPTH + 1) * IO_CHUNK_BYTES) as u64;
 /// at a time.
 pub const EXECUTOR_READ_AHEAD_BYTES: u64 = 64 << 20;
 
+/// Freed memory that the allocator keeps for each thread: the buffers of some readers and writers.
+pub const ALLOCATOR_KEEPS_BYTES: i32 = 32 << 20;
+
+/// Only larger pieces of memory are mapped, and unmapped, each for itself: above every buffer of this crate.
+pub const ALLOCATOR_MAPS_BYTES: i32 = 8 << 20;
+
 /// Zeros are written ahead of small appends in units of this.
 pub const FILL_BYTES: u64 = 512 << 10;
 
@@ -131,10 +137,13 @@ const _: () = {
     assert!(QUEUE_BYTES >= GROUP_BYTES + MAX_FRAME_PAYLOAD_BYTES);
     assert!(IO_CHUNK_BYTES.is_multiple_of(TRIM_BLOCK_BYTES as usize));
     assert!(GROUP_CHUNK_BYTES.is_multiple_of(TRIM_BLOCK_BYTES as usize));
-    assert!(GROUP_CHUNK_BYTES <= IO_CHUNK_BYTES && CRC_STEP_BYTES <= GROUP_CHUNK_BYTES);
+    // A piece is smaller than twice that.
+    assert!(2 * GROUP_CHUNK_BYTES <= IO_CHUNK_BYTES && CRC_STEP_BYTES <= GROUP_CHUNK_BYTES);
     assert!(SPARE_BUFFERS * GROUP_CHUNK_BYTES > GROUP_BYTES);
     assert!(FILL_BYTES.is_multiple_of(TRIM_BLOCK_BYTES));
     assert!(FILL_BYTES <= IO_CHUNK_BYTES as u64);
     assert!(EXECUTOR_READ_AHEAD_BYTES >= READ_WINDOW_BYTES);
+    assert!(ALLOCATOR_MAPS_BYTES as usize > MAX_FRAME_PAYLOAD_BYTES + IO_CHUNK_BYTES);
+    assert!(ALLOCATOR_KEEPS_BYTES as usize >= 2 * (READ_WINDOW_BYTES as usize + GROUP_BYTES));
     assert!(FIRST_EXTENT_BYTES.is_multiple_of(TRIM_BLOCK_BYTES));
 };

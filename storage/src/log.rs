@@ -348,6 +348,18 @@ impl Log {
         self.0.stats()
     }
 
+    /// Changes whenever the log has appended, read from the disk or written its meta file.
+    #[must_use]
+    pub fn activity(&self) -> u64 {
+        self.0.activity()
+    }
+
+    /// Files are open, records are in memory or space is reserved: [`Self::trim`] gives something back.
+    #[must_use]
+    pub fn holds_resources(&self) -> bool {
+        self.0.holds_resources()
+    }
+
     /// Why the log takes no appends any more.
     #[must_use]
     pub fn failed(&self) -> Option<String> {
@@ -394,7 +406,7 @@ impl Log {
         self.0.scrub(bytes_per_s).await
     }
 
-    /// Gives back space reserved ahead and closes files, for a partition that is idle. Appends and reads
+    /// Gives back space reserved ahead and memory, and closes files, for a partition that is idle. Appends and reads
     /// may go on at any time.
     ///
     /// # Errors

@@ -421,6 +421,42 @@ fn opening_reads_the_active_segment_only() {
 }
 
 #[test]
+fn opening_reads_the_same_bytes_behind_one_and_behind_a_hundred_sealed_segments() {
+    let dir = Dir::new("rec-same");
+    run(&dir, |root| async move {
+        let mut reports = Vec::new();
+        for sealed in [1, 100] {
+            let live = root.join(sealed.to_string()).join("live");
+            let log = Log::create(&live, copy(1), &options()).await.unwrap();
+            let (mut n, mut active) = (0, 0);
+            while log.stats().segments <= sealed || active < 20 {
+                let before = log.stats().segments;
+                log.append(records(n, 1, 1000), None).await.unwrap();
+                n += 1;
+                active += 1;
+                if log.stats().segments > before {
+                    active = 1;
+                    // The list names what was sealed before the new segment has more than one page.
+                    let named = 64 + 96 * before;
+                    while before > 0
+                        && fs::read(log.dir().join("segments.list")).map_or(0, |b| b.len()) < named
+                    {
+                        glommio::timer::sleep(std::time::Duration::from_millis(2)).await;
+                    }
+                }
+            }
+            let crash = root.join(sealed.to_string()).join("crash");
+            copy_tree(&live.join("partitions"), &crash.join("partitions"));
+            let (log, report) = Log::open(&crash, copy(1), &options()).await.unwrap();
+            assert_eq!((log.end(), report.segments), (Offset(n), sealed + 1));
+            assert!(report.bytes_read > 0, "{report:?}");
+            reports.push((report.bytes_read, report.scanned_segments));
+        }
+        assert_eq!(reports[0], reports[1]);
+    });
+}
+
+#[test]
 fn a_new_epoch_seals_what_the_old_one_wrote() {
     let dir = Dir::new("rec-epoch");
     run(&dir, |root| async move {

@@ -141,23 +141,23 @@ impl RawFile {
         unsafe { submit(&mut self.ring, &[(entry.build(), 0)]) }
     }
 
-    /// Reads `len` bytes from the start, `depth` requests of `request` bytes in flight at any time.
+    /// Reads `len` bytes from the start, with one request in flight for each buffer at any time.
     ///
     /// # Errors
     /// The system's; a short read is one.
     ///
     /// # Panics
-    /// With a depth above [`RING_ENTRIES`].
-    pub fn read_through(&mut self, len: u64, request: usize, depth: usize) -> io::Result<()> {
+    /// With more buffers than [`RING_ENTRIES`].
+    pub fn read_through(&mut self, len: u64, buffers: &mut [Aligned]) -> io::Result<()> {
+        let depth = buffers.len();
         assert!(depth <= RING_ENTRIES as usize, "more than the ring");
-        let mut buffers: Vec<Aligned> = (0..depth).map(|_| Aligned::new(request)).collect();
         let mut next = 0_u64;
         let (mut flying, mut failed) = (0_usize, None);
         let mut free: Vec<usize> = (0..depth).collect();
         while flying > 0 || (next < len && failed.is_none()) {
             while failed.is_none() && next < len {
                 let Some(slot) = free.pop() else { break };
-                let part = (len - next).min(request as u64) as usize;
+                let part = (len - next).min(buffers[slot].len as u64) as usize;
                 let target = &mut buffers[slot].get_mut()[..part];
                 let entry = opcode::Read::new(self.fd(), target.as_mut_ptr(), part as u32)
                     .offset(next)

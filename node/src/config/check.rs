@@ -322,6 +322,7 @@ fn storage(args: &ServeArgs, problems: &mut Problems) -> StorageSettings {
         segment_bytes: args.segment_bytes.unwrap_or(defaults::SEGMENT_BYTES),
         cache_bytes: args.cache_bytes,
         wal_cap_bytes: args.wal_cap_bytes,
+        scrub_bytes_per_s: args.scrub_bytes_per_s.unwrap_or(limits::SCRUB_BYTES_PER_S),
     };
     problems.check(
         (1 << 20..=16 << 30).contains(&s.segment_bytes),

@@ -10,7 +10,7 @@ use crate::rpc;
 use crate::shard::limits::STOP_GRACE_MS;
 use crate::shard::shard::Shard;
 use crate::shard::wals::Dispatchers;
-use crate::shard::{reconcile, requests, ticks};
+use crate::shard::{reconcile, requests, ticks, upkeep};
 use glommio::net::TcpListener;
 use narad_core::ids::ShardIndex;
 use narad_storage::{Options, StorageError};
@@ -83,6 +83,8 @@ pub async fn run(
         glommio::spawn_local(ticks::flush_frontiers(shard.clone())),
         glommio::spawn_local(ticks::tick_sources(shard.clone())),
         glommio::spawn_local(ticks::retain(shard.clone())),
+        glommio::spawn_local(upkeep::trim_idle(shard.clone())),
+        glommio::spawn_local(upkeep::scrub(shard.clone())),
     ];
     shard.dispatchers.start(&shard);
     requests::serve(shard.clone(), requests).await;

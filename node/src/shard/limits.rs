@@ -74,6 +74,16 @@ pub(crate) const FLUSHES_AT_ONCE: usize = 16;
 pub(crate) const SOURCE_TICK_MS: u64 = 250;
 /// Interval of retention, in ms.
 pub(crate) const RETENTION_TICK_MS: u64 = 10_000;
+/// Interval at which idle logs are looked for, in ms; one that did nothing for as long is trimmed.
+pub(crate) const IDLE_TICK_MS: u64 = 10_000;
+/// After a start, scrubbing waits for what is more urgent, in ms.
+pub(crate) const SCRUB_FIRST_MS: u64 = 60_000;
+/// Every partition is scrubbed at most once in this time, in ms (a day).
+pub(crate) const SCRUB_ROUND_MS: u64 = 24 * 3_600_000;
+/// Pause between two partitions, in ms, so that many small ones do not run in a burst.
+pub(crate) const SCRUB_PAUSE_MS: u64 = 20;
+/// How often a scrub looks whether its partition is still open, in ms.
+pub(crate) const SCRUB_LOOK_MS: u64 = 1_000;
 /// Longest that closing logs may take when the node stops, in ms; what is not closed is recovered.
 pub(crate) const STOP_GRACE_MS: u64 = 10_000;
 /// Interval at which the ingress WAL's checkpoint is written, in ms; what is lost with it is only

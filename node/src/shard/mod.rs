@@ -32,6 +32,7 @@ mod session;
 pub(crate) mod shard;
 pub(crate) mod task;
 mod ticks;
+mod upkeep;
 mod wals;
 
 pub use executor::{ShardError, run};

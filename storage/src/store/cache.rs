@@ -27,6 +27,8 @@ pub(crate) struct Cache {
     frames: VecDeque<CachedFrame>,
     bytes: usize,
     limit: usize,
+    /// Dropped frames whose memory is still to be freed: many small pieces, which takes time.
+    spent: Vec<CachedFrame>,
 }
 
 impl Cache {
@@ -35,6 +37,7 @@ impl Cache {
             frames: VecDeque::new(),
             bytes: 0,
             limit,
+            spent: Vec::new(),
         }
     }
 
@@ -55,7 +58,13 @@ impl Cache {
                 return;
             };
             self.add(-(old.bytes as isize));
+            self.spent.push(old);
         }
+    }
+
+    /// What was dropped since the last call; the caller frees it when nobody waits for that.
+    pub(crate) fn take_spent(&mut self) -> Vec<CachedFrame> {
+        std::mem::take(&mut self.spent)
     }
 
     fn add(&mut self, bytes: isize) {
@@ -73,9 +82,13 @@ impl Cache {
         Some(self.frames.iter().skip(at))
     }
 
+    pub(crate) fn is_empty(&self) -> bool {
+        self.frames.is_empty()
+    }
+
     pub(crate) fn clear(&mut self) {
         self.add(-(self.bytes as isize));
-        self.frames.clear();
+        self.frames = VecDeque::new();
     }
 }
 

@@ -5,6 +5,7 @@
 //! this returns, failed or not, no write of the group is under way.
 
 use super::append::{Pending, Place, now_ms};
+use super::cache::CachedFrame;
 use super::state::Store;
 use crate::disk::{self, DiskFile};
 use crate::error::StorageError;
@@ -52,7 +53,9 @@ impl Store {
         }
         let padding = len - out.at;
         out.zeros(padding);
-        let digest = out.finish(before).await?;
+        // Freed while the disk works.
+        let spent = self.state.borrow_mut().cache.take_spent();
+        let digest = out.finish(before, spent).await?;
         Ok(Written {
             len: len as u64,
             positions,
@@ -166,7 +169,7 @@ impl GroupBuffer {
     }
 
     /// Sends the rest and waits for all of it. Returns the digest of the segment up to the group's end.
-    async fn finish(mut self, before: u32) -> Result<u32, StorageError> {
+    async fn finish(mut self, before: u32, spent: Vec<CachedFrame>) -> Result<u32, StorageError> {
         if self.chunks.len() == 1 {
             // No other write could be waited for, and the digest of so little takes no time.
             let digest = self.digest(before);
@@ -180,6 +183,7 @@ impl GroupBuffer {
         }
         disk::submit().await;
         let digest = self.digest(before);
+        drop(spent);
         // Also behind one that failed all have ended before it is told: the log is reopened, and written
         // to the same bytes, after that.
         let ended = join_all(self.writes).await;

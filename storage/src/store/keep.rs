@@ -131,7 +131,25 @@ impl Store {
         Ok(())
     }
 
-    /// Gives back the space reserved ahead and closes files; appends may go on afterwards.
+    pub(crate) fn activity(&self) -> u64 {
+        let state = self.state.borrow();
+        state.work.appends + state.work.reads + state.meta_generation
+    }
+
+    pub(crate) fn holds_resources(&self) -> bool {
+        let state = self.state.borrow();
+        let reserved = state
+            .segments
+            .last()
+            .is_some_and(|s| state.active && state.allocated > footer_at(s.totals.len));
+        reserved
+            || state.segments.iter().any(|s| s.file.is_some())
+            || !state.stashes.is_empty()
+            || !state.cache.is_empty()
+            || self.meta_file.borrow().is_some()
+    }
+
+    /// Gives back the space reserved ahead and memory, and closes files; appends may go on afterwards.
     pub(crate) async fn trim(self: &Rc<Self>) -> Result<(), StorageError> {
         let Ok(_permit) = self.writing.acquire_permit(1).await else {
             unreachable!("the writer's lock is never closed");
@@ -163,6 +181,7 @@ impl Store {
             segment.file = None;
         }
         state.stashes.clear();
+        state.cache.clear();
         drop(state);
         *self.meta_file.borrow_mut() = None;
         Ok(())

@@ -1,0 +1,184 @@
+//! What a node does with its disk: idle partitions give back files and space, retention deletes, and a
+//! disk that fills up refuses produce early, with its own error, and loses nothing.
+
+#[path = "support/client.rs"]
+mod client;
+mod support;
+
+use client::{ask, leases, one_node, topic, with_client};
+use narad_core::ids::PartitionIndex;
+use narad_core::meta::Setting;
+use narad_wire::client::calls::Settle;
+use narad_wire::client::{Client, TopicSettingsView};
+use narad_wire::convert::Record;
+use narad_wire::error::ErrorCode;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+use support::{Cluster, PATIENCE, wait_for};
+
+const MIB: u64 = 1 << 20;
+
+/// Segment files of all partitions of a node.
+fn segments(data: &Path) -> Vec<PathBuf> {
+    let Ok(partitions) = std::fs::read_dir(data.join("partitions")) else {
+        return Vec::new();
+    };
+    let dirs = partitions.map(|entry| entry.expect("readable").path());
+    let files = dirs.flat_map(|dir| std::fs::read_dir(dir).into_iter().flatten());
+    let mut found: Vec<PathBuf> = files.map(|entry| entry.expect("readable").path()).collect();
+    found.retain(|path| path.extension().is_some_and(|ext| ext == "seg"));
+    found.sort();
+    found
+}
+
+/// Open files of a process below a directory's partitions.
+fn open_files(pid: i32, data: &Path) -> usize {
+    let below = data.join("partitions");
+    let fds = std::fs::read_dir(format!("/proc/{pid}/fd")).expect("the process is ours");
+    fds.filter_map(|fd| std::fs::read_link(fd.ok()?.path()).ok())
+        .filter(|path| path.starts_with(&below))
+        .count()
+}
+
+/// One batch of a MiB, into partition 0; every record begins with its number.
+async fn produce_mib(client: &Client, first: u64) -> Result<(), Option<ErrorCode>> {
+    let records: Vec<Record> = (0..16)
+        .map(|n| {
+            let mut value = format!("{:010}", first + n).into_bytes();
+            value.resize(64 << 10, b'.');
+            Record::new(value)
+        })
+        .collect();
+    let placed = client
+        .produce_once("jobs", &records, Some(PartitionIndex(0)))
+        .await;
+    let placed = placed.map_err(|error| error.code())?;
+    match placed.into_iter().find_map(Result::err) {
+        None => Ok(()),
+        Some(refused) => Err(Some(refused.code)),
+    }
+}
+
+#[test]
+fn an_idle_partition_gives_back_files_and_space_and_retention_deletes() {
+    let (cluster, addrs) = one_node("disk-idle", &[]);
+    let (pid, data) = (cluster.nodes[0].pid(), cluster.nodes[0].dir.clone());
+    with_client(addrs.clone(), async |client| {
+        let settings = TopicSettingsView {
+            retention_bytes: 24 * MIB,
+            ..TopicSettingsView::default()
+        };
+        topic(&client, "jobs", 1, settings).await;
+        for n in 0..40 {
+            produce_mib(&client, n * 16).await.unwrap();
+        }
+    });
+    let first = segments(&data)[0].clone();
+    assert!(open_files(pid, &data) > 0);
+    wait_for("retention deletes the oldest segment", || {
+        (!first.exists()).then_some(())
+    });
+    wait_for("an idle partition has no open file", || {
+        (open_files(pid, &data) == 0).then_some(())
+    });
+    // The space reserved ahead is gone with them: what is left is what retention keeps.
+    let left: u64 = segments(&data)
+        .iter()
+        .map(|path| path.metadata().expect("it is there").blocks() * 512)
+        .sum();
+    assert!(left <= 25 * MIB, "{left}");
+    with_client(addrs, async |client| {
+        produce_mib(&client, 640).await.unwrap();
+        let got = client.consume_once("jobs", ask(16, 10_000)).await.unwrap();
+        assert!(!got.is_empty());
+    });
+}
+
+/// A small file system of its own.
+struct Mount(PathBuf);
+
+impl Drop for Mount {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("--lazy").arg(&self.0).status();
+    }
+}
+
+/// `None` where this user may not mount.
+fn small_disk(image: &Path, at: &Path, bytes: u64) -> Option<Mount> {
+    std::fs::create_dir_all(at).expect("the target directory can be written");
+    let file = std::fs::File::create(image).expect("the image can be made");
+    file.set_len(bytes).expect("it is sparse");
+    let done = |command: &mut Command| command.output().is_ok_and(|out| out.status.success());
+    let made = done(Command::new("mkfs.ext4").args(["-q", "-F"]).arg(image))
+        && done(
+            Command::new("mount")
+                .args(["-o", "loop"])
+                .arg(image)
+                .arg(at),
+        );
+    made.then(|| Mount(at.to_path_buf()))
+}
+
+#[test]
+fn a_disk_that_fills_up_refuses_produce_early_and_loses_nothing() {
+    let mut cluster = Cluster::founders("disk-full", 1, &[]);
+    let data = cluster.nodes[0].dir.clone();
+    let image = cluster.dir.join("image");
+    let Some(mount) = small_disk(&image, &data, 420 * MIB) else {
+        eprintln!("not run: a loop device cannot be mounted here");
+        return;
+    };
+    cluster.start_all();
+    cluster.wait_ready();
+    let addrs = vec![cluster.nodes[0].addr()];
+    let at = data.clone();
+    with_client(addrs, async move |client| {
+        topic(&client, "jobs", 1, TopicSettingsView::default()).await;
+        let mut acked = 0;
+        let refused = loop {
+            match produce_mib(&client, acked).await {
+                Ok(()) => acked += 16,
+                Err(code) => break code,
+            }
+            assert!(acked < 420 * 16, "the disk is larger than it is");
+        };
+        assert_eq!(refused, Some(ErrorCode::DiskFull));
+        assert!(acked > 16 * 16, "{acked}");
+        // Early: what the node keeps for itself is still there.
+        let free = nix::sys::statvfs::statvfs(&at).expect("the disk is there");
+        let free = free.blocks_available() as u64 * free.fragment_size() as u64;
+        assert!(free >= 200 * MIB, "{free}");
+
+        let mut next = 0;
+        let until = Instant::now() + PATIENCE;
+        while next < acked {
+            assert!(Instant::now() < until, "{next} of {acked} came");
+            let got = client.consume_once("jobs", ask(16, 1_000)).await.unwrap();
+            for one in &got {
+                let wanted = format!("{next:010}");
+                assert!(one.record.value.starts_with(wanted.as_bytes()));
+                next += 1;
+            }
+            let acks = client.settle_once("jobs", &leases(&got), Settle::Ack).await;
+            acks.unwrap();
+        }
+
+        // Room comes back without a restart.
+        let short = TopicSettingsView {
+            retention_bytes: 32 * MIB,
+            ..TopicSettingsView::default()
+        };
+        let change = [Setting::RetentionBytes];
+        client.alter_topic("jobs", &short, &change).await.unwrap();
+        let until = Instant::now() + PATIENCE;
+        while let Err(code) = produce_mib(&client, acked).await {
+            assert_eq!(code, Some(ErrorCode::DiskFull));
+            assert!(Instant::now() < until, "retention makes no room");
+            glommio::timer::sleep(Duration::from_millis(200)).await;
+        }
+    });
+    cluster.nodes[0].stop();
+    drop(mount);
+}
