@@ -58,8 +58,10 @@ interface Node {
   cancelMove @15 (topic :Text, partition :UInt32) -> (error :Common.Error);
   decommission @16 (node :Text, cancel :Bool = false, dryRun :Bool = false)
       -> (steps :List(PlanStep), notes :List(Text), error :Common.Error);
-  throttle @17 (bytesPerS :UInt64 = 0, set :Bool = true) -> (bytesPerS :UInt64, error :Common.Error);
-  # 0 = unlimited. set = false only reads.
+  throttle @17 (bytesPerS :UInt64 = 0, set :Bool = true, adaptive :Bool = false)
+      -> (bytesPerS :UInt64, error :Common.Error, adaptive :Bool);
+  # 0 = unlimited. set = false only reads. adaptive (the default of a cluster): each node copies as fast as
+  # its own produce latency allows; bytesPerS is 0 then.
 
   locate @18 (topic :Text) -> (topic :Topic, nodes :List(Member), error :Common.Error);
   # What a client needs to send to owners directly; cheap, from local metadata.

@@ -128,6 +128,8 @@ pub struct NodeContext {
     pub sessions: Arc<narad_wire::bulk::SessionTable>,
     /// Counters and histograms.
     pub metrics: crate::metrics::Metrics,
+    /// How long the foreground waits, and how fast copies may be.
+    pub pace: Arc<crate::pace::Pace>,
     /// Becomes true when the node is to stop.
     pub stop: watch::Receiver<bool>,
     /// Set when the node has found out that it is no member any more.

@@ -14,6 +14,7 @@ mod heartbeat;
 mod join;
 mod leader;
 mod machine;
+pub(crate) mod pacing;
 mod peers;
 mod propose;
 pub(crate) mod registration;
@@ -145,6 +146,7 @@ pub async fn run(ctx: Arc<NodeContext>, setup: ControlSetup) -> Result<(), Contr
     requests::start(core.clone(), requests);
     registration::start(core.clone());
     heartbeat::start(core.clone());
+    pacing::start(core.clone(), bulk.clone());
     leader::start(core.clone(), bulk);
     let ended = {
         let asked = std::pin::pin!(async {

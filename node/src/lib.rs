@@ -17,6 +17,7 @@ pub mod limits;
 pub mod messages;
 pub mod metrics;
 pub mod mover;
+pub mod pace;
 pub mod process;
 pub mod raft;
 mod rpc;

@@ -196,6 +196,8 @@ pub struct Metrics {
     pub heartbeats_failed: Counter,
     /// Passes of the controller.
     pub controller_passes: Counter,
+    /// Limit on copies in force, in bytes/s; 0: none.
+    pub copy_limit: Gauge,
     /// Passes of the controller that only its tick brought about.
     pub controller_ticks: Counter,
     /// Targets set by the controller.
@@ -263,6 +265,7 @@ impl Metrics {
             members_dead: Gauge::default(),
             heartbeats_failed: Counter::default(),
             controller_passes: Counter::default(),
+            copy_limit: Gauge::default(),
             controller_ticks: Counter::default(),
             planned_moves: Counter::default(),
             connections: Gauge::default(),
@@ -477,6 +480,11 @@ impl Metrics {
             "controller_passes",
             "Passes of the controller on this node",
             self.controller_passes.clone(),
+        );
+        r.register(
+            "copy_limit_bytes_per_second",
+            "Limit on copies into this node, and on those out of it, fixed or adaptive; 0: none",
+            self.copy_limit.clone(),
         );
         r.register(
             "controller_ticks",

@@ -81,7 +81,7 @@ pub async fn run(
         pool: PeerPool::new(ctx.id.clone(), ctx.incarnation),
         root,
         options,
-        throttle: Throttle::new(),
+        throttle: Throttle::new(ctx.pace.clone()),
         running: RefCell::default(),
         history: RefCell::default(),
         found: RefCell::new(found),
@@ -157,7 +157,6 @@ async fn installed(root: &Path) -> Result<Vec<FoundInstalled>, StorageError> {
 impl Mover {
     /// Begins what the metadata wants and nobody does yet.
     fn reconcile(self: &Rc<Self>, state: &MetaState) {
-        self.throttle.set(state.throttle_bytes_per_s);
         for found in self.found.take() {
             let assignment = state.assignment(found.copy.key);
             let id = self.ctx.id.clone();

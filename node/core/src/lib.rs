@@ -20,6 +20,7 @@ pub mod meta;
 pub mod moves;
 pub mod planner;
 pub mod routing;
+pub mod throttle;
 
 #[cfg(test)]
 mod testing;

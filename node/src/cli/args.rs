@@ -258,12 +258,29 @@ pub enum ClusterCommand {
     Pause,
     /// Balance again
     Resume,
-    /// Show or set the bandwidth of each copy
+    /// Show or set how fast copies are
     Throttle {
-        /// As in 50MiB/s; 0 or unlimited takes the limit away; without it the limit is shown
-        #[arg(value_name = "RATE", value_parser = parse_rate)]
-        rate: Option<u64>,
+        /// A rate of each node as in 50MiB/s, unlimited, or adaptive (the default: copies yield while produce
+        /// suffers and take the rest); without it the limit is shown
+        #[arg(value_name = "RATE|unlimited|adaptive", value_parser = parse_limit)]
+        rate: Option<Limit>,
     },
+}
+
+/// A limit on copies as a person says it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Limit {
+    /// Each node adapts it to its own produce latency.
+    Adaptive,
+    /// So many bytes/s a node; 0: none.
+    Fixed(u64),
+}
+
+fn parse_limit(text: &str) -> Result<Limit, String> {
+    if text.trim().eq_ignore_ascii_case("adaptive") {
+        return Ok(Limit::Adaptive);
+    }
+    parse_rate(text).map(Limit::Fixed)
 }
 
 /// `narad cluster members`.

@@ -4,7 +4,7 @@
 //! What this file keeps true: a command that changes something says what it has set in motion and
 //! how to watch it.
 
-use super::args::ClusterCommand;
+use super::args::{ClusterCommand, Limit};
 use super::connect::Session;
 use super::decommission;
 use super::error::CliResult;
@@ -99,14 +99,22 @@ pub async fn run(
             }
         }
         ClusterCommand::Throttle { rate } => {
-            let bytes_per_s = session.throttle(rate).await?;
+            let set = rate.map(|rate| match rate {
+                Limit::Adaptive => (0, true),
+                Limit::Fixed(rate) => (rate, false),
+            });
+            let (bytes_per_s, adaptive) = session.copy_limit(set).await?;
             if session.json {
-                out.json(&json!({"bytes_per_s": bytes_per_s}))?;
+                out.json(&json!({"bytes_per_s": bytes_per_s, "adaptive": adaptive}))?;
+            } else if adaptive {
+                out.line(
+                    "copies are adaptive: they yield while produce suffers and take the rest",
+                )?;
             } else if bytes_per_s == 0 {
                 out.line("copies are not limited")?;
             } else {
                 out.line(format_args!(
-                    "each copy is limited to {}",
+                    "each node copies at {} at most, in and out",
                     units::rate(bytes_per_s)
                 ))?;
             }

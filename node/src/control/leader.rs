@@ -17,7 +17,7 @@ use std::time::Duration;
 
 /// Follows Raft for as long as it runs.
 pub(super) fn start(core: Rc<Core>, bulk: Arc<BulkServer>) {
-    follow_metadata(core.clone(), bulk.clone());
+    follow_metadata(core.clone());
     tick(core.clone(), bulk);
     glommio::spawn_local(async move {
         let mut watch = core.raft.watch();
@@ -92,15 +92,14 @@ fn show(core: &Core, term: u64, leads: bool) {
     metrics.leader.set(i64::from(leads));
 }
 
-/// Keeps what follows from the metadata: gauges and the rate limit of copies.
-fn follow_metadata(core: Rc<Core>, bulk: Arc<BulkServer>) {
+/// Keeps the gauges that follow from the metadata.
+fn follow_metadata(core: Rc<Core>) {
     glommio::spawn_local(async move {
         let mut meta = core.ctx.meta.clone();
         loop {
             let state = meta.borrow_and_update().clone();
             core.step(LivenessInput::Applied(&state));
             count(&core, &state);
-            bulk.set_rate_bytes_per_s(state.throttle_bytes_per_s.unwrap_or(0));
             if meta.changed().await.is_err() {
                 return;
             }

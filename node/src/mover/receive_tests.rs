@@ -353,7 +353,7 @@ fn a_limit_slows_a_copy_down_and_a_drain_ignores_it() {
         let manifest = source.manifest();
         let ranges = ranges_of(&manifest, &[]);
         let mut target = Target::new();
-        let throttle = Throttle::new();
+        let throttle = Throttle::new(std::sync::Arc::default());
         // Half of it a second: with the burst that is allowed it takes more than a second.
         let rate = manifest.total_bytes() / 2;
         throttle.set(Some(rate));

@@ -1,4 +1,4 @@
-//! The node's limit on the copies into it, shared by all of them.
+//! The node's limit on the copies into it, fixed or adaptive, shared by all of them.
 //!
 //! What this file keeps true: over any second or more, throttled copies together take no more than
 //! the limit and one chunk each; a drain in a freeze never asks here. Every source keeps the same limit
@@ -6,27 +6,35 @@
 //! holds its source back through the socket.
 
 use super::limits::THROTTLE_WAIT_MS;
+use crate::pace::Pace;
 use std::cell::Cell;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 /// A token bucket that may go into debt by one request; whoever comes while it is in debt waits.
 pub(super) struct Throttle {
+    pace: Arc<Pace>,
     bytes_per_s: Cell<Option<u64>>,
     tokens: Cell<f64>,
     filled: Cell<Instant>,
 }
 
 impl Throttle {
-    pub(super) fn new() -> Self {
+    /// Under the limit that `pace` has at each moment.
+    pub(super) fn new(pace: Arc<Pace>) -> Self {
         Self {
+            pace,
             bytes_per_s: Cell::new(None),
             tokens: Cell::new(0.0),
             filled: Cell::new(Instant::now()),
         }
     }
 
-    /// The limit as the metadata says now.
-    pub(super) fn set(&self, bytes_per_s: Option<u64>) {
+    /// Looks at the limit in force.
+    fn look(&self) {
+        let limit = self.pace.limit_bytes_per_s.load(Ordering::Relaxed);
+        let bytes_per_s = (limit > 0).then_some(limit);
         if self.bytes_per_s.replace(bytes_per_s) != bytes_per_s {
             self.tokens.set(0.0);
             self.filled.set(Instant::now());
@@ -35,6 +43,7 @@ impl Throttle {
 
     /// Takes what has been earned since the last time; how long a caller has to wait, if at all.
     fn wait_at(&self, now: Instant, bytes: u64) -> Option<Duration> {
+        self.look();
         let rate = self.bytes_per_s.get()? as f64;
         let earned = now.duration_since(self.filled.get()).as_secs_f64() * rate;
         self.filled.set(now);
@@ -58,6 +67,14 @@ impl Throttle {
         while let Some(wait) = self.wait_at(Instant::now(), bytes) {
             glommio::timer::sleep(wait).await;
         }
+        self.pace.received_bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    #[cfg(test)]
+    pub(super) fn set(&self, bytes_per_s: Option<u64>) {
+        let limit = bytes_per_s.unwrap_or(0);
+        self.pace.limit_bytes_per_s.store(limit, Ordering::Relaxed);
+        self.look();
     }
 }
 
@@ -67,7 +84,7 @@ mod tests {
 
     #[test]
     fn a_limit_is_kept_over_time_and_none_is_none() {
-        let throttle = Throttle::new();
+        let throttle = Throttle::new(Arc::default());
         let start = Instant::now();
         assert_eq!(throttle.wait_at(start, u64::MAX), None);
         throttle.set(Some(1_000_000));
@@ -91,7 +108,7 @@ mod tests {
 
     #[test]
     fn a_limit_that_is_lifted_counts_at_once() {
-        let throttle = Throttle::new();
+        let throttle = Throttle::new(Arc::default());
         throttle.set(Some(1));
         let now = Instant::now();
         throttle.wait_at(now, 1_000_000);

@@ -3,6 +3,7 @@
 //! What this file keeps true: changes go through Raft and are answered when they are applied here;
 //! a dry run changes nothing.
 
+use crate::control::pacing::UNLIMITED;
 use crate::messages::ControlRequest;
 use crate::rpc::node::NodeServer;
 use crate::rpc::refusal::done;
@@ -86,18 +87,28 @@ pub(crate) async fn decommission(
     }
 }
 
-/// Reads the copy rate limit, after setting it where one is given (0 lifts it).
-pub(crate) async fn throttle(server: &NodeServer, set: Option<u64>) -> Result<u64, WireFault> {
+/// The limit on copies as clients see it: bytes/s (0: no fixed one) and whether it is adaptive.
+pub(crate) type Limit = (u64, bool);
+
+/// Reads the limit on copies, after setting it where one is given.
+pub(crate) async fn throttle(server: &NodeServer, set: Option<Limit>) -> Result<Limit, WireFault> {
     let _permit = server.gate.enter().await?;
     let ctx = &server.shard.ctx;
-    if let Some(rate) = set {
-        let command = Command::SetThrottle {
-            bytes_per_s: (rate != 0).then_some(rate),
+    if let Some((rate, adaptive)) = set {
+        let bytes_per_s = match (rate, adaptive) {
+            (_, true) => None,
+            (0, false) => Some(UNLIMITED),
+            (rate, false) => Some(rate),
         };
+        let command = Command::SetThrottle { bytes_per_s };
         let (_, reply) = ctx.propose(command).await.map_err(|e| unproposed(&e))?;
         done(reply)?;
     }
-    Ok(ctx.state().throttle_bytes_per_s.unwrap_or(0))
+    Ok(match ctx.state().throttle_bytes_per_s {
+        None => (0, true),
+        Some(UNLIMITED) => (0, false),
+        Some(rate) => (rate, false),
+    })
 }
 
 fn node_id(text: &str) -> Result<NodeId, WireFault> {

@@ -330,10 +330,17 @@ impl node::Server for NodeServer {
         mut results: node::ThrottleResults,
     ) -> Result<(), capnp::Error> {
         let outcome = match params.get().map_err(malformed) {
-            Ok(p) => cluster::throttle(&self, p.get_set().then(|| p.get_bytes_per_s())).await,
+            Ok(p) => {
+                let set = (p.get_bytes_per_s(), p.get_adaptive());
+                cluster::throttle(&self, p.get_set().then_some(set)).await
+            }
             Err(fault) => Err(fault),
         };
-        answer!(results, outcome, |rate| results.get().set_bytes_per_s(rate));
+        answer!(results, outcome, |(rate, adaptive)| {
+            let mut builder = results.get();
+            builder.set_bytes_per_s(rate);
+            builder.set_adaptive(adaptive);
+        });
         Ok(())
     }
 

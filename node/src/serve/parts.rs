@@ -97,6 +97,7 @@ impl Parts {
             mover,
             sessions,
             metrics: Metrics::new(),
+            pace: Arc::default(),
             stop: stopping,
             farewell: std::sync::OnceLock::new(),
         });

@@ -191,9 +191,10 @@ pub(crate) fn count(shard: &Shard, placed: &[Placed], bytes: usize, began: Insta
         }
     }
     metrics.produced_bytes.inc_by(bytes as u64);
-    metrics
-        .produce_seconds
-        .observe(began.elapsed().as_secs_f64());
+    let took = began.elapsed();
+    metrics.produce_seconds.observe(took.as_secs_f64());
+    let us = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
+    shard.ctx.pace.foreground.record(us);
 }
 
 /// Appends a group to its partition here, part by part in order. What may go elsewhere comes back:

@@ -77,3 +77,27 @@ fn a_join_a_pause_and_a_drain_need_no_tick() {
         "{history}"
     );
 }
+
+#[test]
+fn the_limit_on_copies_is_adaptive_until_an_operator_says_otherwise() {
+    let mut cluster = Cluster::founders("throttle", 1, &["--min-voters=1"]);
+    cluster.start_all();
+    cluster.wait_ready();
+    let server = cluster.nodes[0].addr();
+    let told = |args: &[&str]| ok(&server, &[&["cluster", "throttle"], args].concat());
+    assert!(told(&[]).contains("adaptive"));
+    assert!(told(&["20MiB/s"]).contains("20.0 MiB/s"));
+    wait_for("it is in force", || {
+        let (_, metrics) = cluster.nodes[0].http("GET", "/metrics")?;
+        metrics
+            .contains("narad_copy_limit_bytes_per_second 20971520")
+            .then_some(())
+    });
+    assert!(told(&["unlimited"]).contains("not limited"));
+    assert!(told(&[]).contains("not limited"));
+    let json: serde_json::Value = serde_json::from_str(&told(&["adaptive", "--json"])).unwrap();
+    assert_eq!(
+        (json["adaptive"].as_bool(), json["bytes_per_s"].as_u64()),
+        (Some(true), Some(0))
+    );
+}

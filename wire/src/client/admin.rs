@@ -291,23 +291,35 @@ impl<R: Runtime> Client<R> {
         .await
     }
 
-    /// The copy rate limit of a node in bytes/s, 0 for none; `Some` sets it first.
+    /// The fixed copy rate limit of a node in bytes/s, 0 for none; `Some` sets it first (0: unlimited).
     ///
     /// # Errors
     /// [`WireError`].
     pub async fn throttle(&self, set_bytes_per_s: Option<u64>) -> Result<u64, WireError> {
+        let set = set_bytes_per_s.map(|rate| (rate, false));
+        Ok(self.copy_limit(set).await?.0)
+    }
+
+    /// The limit on copies: bytes/s (0: no fixed one) and whether each node adapts it to its own produce
+    /// latency; `Some` sets it first.
+    ///
+    /// # Errors
+    /// [`WireError`].
+    pub async fn copy_limit(&self, set: Option<(u64, bool)>) -> Result<(u64, bool), WireError> {
         let op = async |node: narad_schema::client_capnp::node::Client, _, time| {
             let mut request = node.throttle_request();
             let mut params = request.get();
-            params.set_bytes_per_s(set_bytes_per_s.unwrap_or(0));
-            params.set_set(set_bytes_per_s.is_some());
+            let (rate, adaptive) = set.unwrap_or_default();
+            params.set_bytes_per_s(rate);
+            params.set_adaptive(adaptive);
+            params.set_set(set.is_some());
             call_on(self.runtime(), time, request.send(), |r| {
                 check(r.has_error(), r.get_error())?;
-                Ok(r.get_bytes_per_s())
+                Ok((r.get_bytes_per_s(), r.get_adaptive()))
             })
             .await
         };
-        match set_bytes_per_s {
+        match set {
             Some(_) => self.change(op).await,
             None => self.question(op).await,
         }

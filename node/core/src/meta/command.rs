@@ -204,7 +204,7 @@ pub enum Command {
     },
     /// Set or lift the copy rate limit.
     SetThrottle {
-        /// Bytes/s a node; `None` lifts it.
+        /// Bytes/s a node; the largest number is unlimited, `None` adapts.
         bytes_per_s: Option<u64>,
     },
     /// Pause or resume the planner.

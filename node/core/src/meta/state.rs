@@ -272,7 +272,8 @@ pub struct MetaState {
     /// the cluster if they come back.
     #[serde(default)]
     pub forgotten: BTreeSet<NodeId>,
-    /// Copy rate limit a node, bytes/s; `None` is unlimited.
+    /// Copy rate limit of a node, bytes/s; the largest number is unlimited, `None` adapts to the
+    /// node's produce latency.
     pub throttle_bytes_per_s: Option<u64>,
     /// The planner sets no targets while true.
     pub rebalance_paused: bool,

@@ -1,0 +1,241 @@
+//! How fast a node copies while others want its disk and its network: the adaptive throttle.
+//!
+//! What this file keeps true: with nobody to disturb, copies take everything; when the foreground's p99
+//! rises above its own baseline (what it is while nothing is copied) copies yield step by step, and take back
+//! as it falls; they never get less than half of the most that they reached here, so a move always ends.
+
+use alloc::collections::VecDeque;
+
+/// Length of a window, in ms: long enough for a p99 of a moderate load, short enough to react within a copy.
+pub const WINDOW_MS: u64 = 500;
+/// Foreground calls in a window below which its p99 says nothing.
+pub const SAMPLES_MIN: u64 = 20;
+/// Windows without copies that the baseline remembers.
+const BASELINE_WINDOWS: usize = 16;
+/// Windows whose median is compared with the baseline: one that is disturbed by chance does not count.
+const RECENT_WINDOWS: usize = 3;
+/// Windows in which copies are held down to learn a baseline, when the foreground came after the copy.
+const LISTEN_WINDOWS: u32 = 2;
+/// Copies yield when p99 is above this share of its baseline, in percent: below the promise of 150.
+const YIELD_PERCENT: u64 = 130;
+/// Copies take back when p99 is below this share of its baseline, in percent.
+const TAKE_PERCENT: u64 = 115;
+/// What copies give up in one step, in percent of what they had.
+const DOWN_PERCENT: u64 = 75;
+/// What they take back in one step, in percent of what they have.
+const UP_PERCENT: u64 = 125;
+/// Share of the most that copies reached, in percent, which they keep in any case.
+const FLOOR_PERCENT: u64 = 50;
+/// Least limit, in bytes/s.
+const FLOOR_BYTES_PER_S: u64 = 1 << 20;
+
+const _: () = {
+    assert!(TAKE_PERCENT < YIELD_PERCENT && YIELD_PERCENT < 150);
+    assert!(DOWN_PERCENT < 100 && UP_PERCENT > 100 && FLOOR_PERCENT >= 50);
+};
+
+/// What happened on a node in one window.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Window {
+    /// Foreground calls that ended.
+    pub samples: u64,
+    /// Their p99, in microseconds.
+    pub p99_us: u64,
+    /// Bytes copied in either direction.
+    pub copied_bytes: u64,
+}
+
+/// The machine; one a node.
+#[derive(Clone, Debug, Default)]
+pub struct Adaptive {
+    /// p99 of windows in which nothing was copied, in microseconds.
+    quiet: VecDeque<u64>,
+    /// p99 of the latest windows with copies.
+    recent: VecDeque<u64>,
+    /// Limit in force; `None`: none.
+    limit: Option<u64>,
+    /// Most that copies reached in a window without a limit, in bytes/s.
+    peak: u64,
+    /// Windows for which copies are still held down to learn a baseline.
+    listening: u32,
+}
+
+impl Adaptive {
+    /// p99 of the foreground while nothing is copied, in microseconds, once it is known.
+    #[must_use]
+    pub fn baseline_us(&self) -> Option<u64> {
+        median(&self.quiet)
+    }
+
+    /// A window has ended; the limit for the next, in bytes/s, `None` for none.
+    pub fn step(&mut self, window: Window) -> Option<u64> {
+        let heard = window.samples >= SAMPLES_MIN;
+        if window.copied_bytes == 0 {
+            if heard {
+                remember(&mut self.quiet, window.p99_us, BASELINE_WINDOWS);
+            }
+            self.recent.clear();
+            self.listening = 0;
+            self.limit = None;
+            return None;
+        }
+        let copied_per_s = window.copied_bytes.saturating_mul(1_000) / WINDOW_MS;
+        if self.limit.is_none() {
+            // What the place gives may get less; an old peak fades.
+            self.peak = copied_per_s.max(self.peak - self.peak / 16);
+        }
+        if !heard {
+            self.recent.clear();
+            self.take();
+            return self.limit;
+        }
+        if self.listening > 0 {
+            self.listening -= 1;
+            // The first window still has some of what was under way before.
+            if self.listening == 0 {
+                remember(&mut self.quiet, window.p99_us, BASELINE_WINDOWS);
+                self.limit = None;
+            }
+            return self.limit;
+        }
+        let Some(baseline) = self.baseline_us() else {
+            self.listening = LISTEN_WINDOWS;
+            self.limit = Some(FLOOR_BYTES_PER_S);
+            return self.limit;
+        };
+        remember(&mut self.recent, window.p99_us, RECENT_WINDOWS);
+        let now = median(&self.recent).unwrap_or(window.p99_us);
+        if now.saturating_mul(100) > baseline.saturating_mul(YIELD_PERCENT) {
+            let had = self.limit.unwrap_or(copied_per_s);
+            self.limit = Some((had / 100 * DOWN_PERCENT).max(self.floor()));
+        } else if now.saturating_mul(100) < baseline.saturating_mul(TAKE_PERCENT) {
+            self.take();
+        }
+        self.limit
+    }
+
+    fn take(&mut self) {
+        let Some(limit) = self.limit else { return };
+        let more = limit / 100 * UP_PERCENT;
+        self.limit = (more < self.peak / 100 * UP_PERCENT).then_some(more);
+    }
+
+    fn floor(&self) -> u64 {
+        (self.peak / 100 * FLOOR_PERCENT).max(FLOOR_BYTES_PER_S)
+    }
+}
+
+fn remember(of: &mut VecDeque<u64>, value: u64, most: usize) {
+    if of.len() == most {
+        of.pop_front();
+    }
+    of.push_back(value);
+}
+
+fn median(of: &VecDeque<u64>) -> Option<u64> {
+    let mut sorted: alloc::vec::Vec<u64> = of.iter().copied().collect();
+    sorted.sort_unstable();
+    sorted.get(sorted.len() / 2).copied()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MB: u64 = 1 << 20;
+
+    fn window(p99_us: u64, copied_per_s: u64) -> Window {
+        Window {
+            samples: 200,
+            p99_us,
+            copied_bytes: copied_per_s * WINDOW_MS / 1_000,
+        }
+    }
+
+    /// A node whose foreground gets slower with what is copied: p99 = 1 ms + 10 us for each MB/s.
+    fn play(machine: &mut Adaptive, wire: u64, windows: usize, slower_us: u64) -> (u64, u64) {
+        let (mut limit, mut copied, mut worst) = (machine.limit, 0, 0);
+        for n in 0..windows {
+            let speed = limit.unwrap_or(wire).min(wire);
+            let p99_us = 1_000 + speed / MB * slower_us;
+            limit = machine.step(window(p99_us, speed));
+            if n >= windows / 2 {
+                copied += speed;
+                worst = worst.max(p99_us);
+            }
+        }
+        (copied / (windows - windows / 2) as u64, worst)
+    }
+
+    fn rested() -> Adaptive {
+        let mut machine = Adaptive::default();
+        for _ in 0..8 {
+            assert_eq!(machine.step(window(1_000, 0)), None);
+        }
+        machine
+    }
+
+    #[test]
+    fn copies_take_everything_while_nobody_is_disturbed() {
+        let mut machine = Adaptive::default();
+        for _ in 0..50 {
+            let idle = Window {
+                samples: 0,
+                ..window(0, 500 * MB)
+            };
+            assert_eq!(machine.step(idle), None);
+        }
+        let mut machine = rested();
+        let (speed, _) = play(&mut machine, 400 * MB, 50, 0);
+        assert_eq!(speed, 400 * MB, "a foreground that does not suffer");
+    }
+
+    #[test]
+    fn copies_yield_within_the_promise_where_half_of_the_speed_allows_it() {
+        let mut machine = rested();
+        // At full speed 400 MB/s p99 would be 1.8 ms, at half of it 1.4 ms.
+        let (speed, worst) = play(&mut machine, 400 * MB, 80, 2);
+        assert!(speed >= 200 * MB && speed < 390 * MB, "{}", speed / MB);
+        assert!(worst <= 1_500, "{worst}");
+    }
+
+    #[test]
+    fn a_move_keeps_half_of_the_speed_however_much_the_foreground_suffers() {
+        let mut machine = rested();
+        let (speed, _) = play(&mut machine, 400 * MB, 80, 50);
+        assert!(speed >= 195 * MB && speed <= 210 * MB, "{}", speed / MB);
+        // It gives everything back when the foreground goes away.
+        let mut limit = machine.limit;
+        for _ in 0..20 {
+            let speed = limit.unwrap_or(400 * MB);
+            limit = machine.step(Window {
+                samples: 0,
+                ..window(0, speed)
+            });
+        }
+        assert_eq!(limit, None);
+    }
+
+    #[test]
+    fn a_foreground_that_comes_after_the_copy_is_listened_to_first() {
+        let mut machine = Adaptive::default();
+        machine.step(Window {
+            samples: 0,
+            ..window(0, 400 * MB)
+        });
+        let held = machine.step(window(5_000, 400 * MB));
+        assert_eq!(held, Some(FLOOR_BYTES_PER_S));
+        assert_eq!(machine.step(window(2_000, MB)), held);
+        assert_eq!(machine.step(window(1_000, MB)), None);
+        assert_eq!(machine.baseline_us(), Some(1_000));
+    }
+
+    #[test]
+    fn one_disturbed_window_changes_nothing() {
+        let mut machine = rested();
+        for n in 0..30 {
+            let p99_us = if n % 10 == 5 { 50_000 } else { 1_000 };
+            assert_eq!(machine.step(window(p99_us, 300 * MB)), None, "{n}");
+        }
+    }
+}

@@ -1,0 +1,67 @@
+//! Applies the limit on copies: the fixed one of the metadata, none, or the adaptive one.
+//!
+//! What this file keeps true: the limit holds for what leaves this node and for what comes to it, each; while
+//! nothing is copied and nobody calls, a look is a few loads.
+
+use super::core::Core;
+use narad_core::throttle::{Adaptive, WINDOW_MS, Window};
+use narad_wire::bulk::BulkServer;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+/// The rate in the metadata that means "no limit"; none in it means "adaptive".
+pub(crate) const UNLIMITED: u64 = u64::MAX;
+
+/// Runs for as long as the node does.
+pub(super) fn start(core: Rc<Core>, bulk: Arc<BulkServer>) {
+    glommio::spawn_local(async move {
+        let mut stop = core.ctx.stop.clone();
+        let mut meta = core.ctx.meta.clone();
+        let mut machine = Adaptive::default();
+        let (mut before, mut copied) = (Vec::new(), 0);
+        while !*stop.borrow_and_update() {
+            let set = meta.borrow_and_update().throttle_bytes_per_s;
+            let (samples, p99_us) = core.ctx.pace.foreground.since(&mut before);
+            let all =
+                bulk.stats().sent_bytes + core.ctx.pace.received_bytes.load(Ordering::Relaxed);
+            let window = Window {
+                samples,
+                p99_us,
+                copied_bytes: all - copied,
+            };
+            copied = all;
+            // It goes on learning while a fixed limit is set.
+            let adaptive = machine.step(window);
+            let limit = match set {
+                Some(UNLIMITED) => 0,
+                Some(fixed) => fixed,
+                None => adaptive.unwrap_or(0),
+            };
+            let told = core
+                .ctx
+                .pace
+                .limit_bytes_per_s
+                .swap(limit, Ordering::Relaxed);
+            if told != limit {
+                bulk.set_rate_bytes_per_s(limit);
+                core.ctx
+                    .metrics
+                    .copy_limit
+                    .set(i64::try_from(limit).unwrap_or(i64::MAX));
+                tracing::debug!(
+                    limit,
+                    p99_us,
+                    baseline_us = machine.baseline_us(),
+                    "the limit on copies"
+                );
+            }
+            let changed = std::pin::pin!(meta.changed());
+            let slept = std::pin::pin!(glommio::timer::sleep(Duration::from_millis(WINDOW_MS)));
+            // A fixed limit counts at once; its window is only shorter.
+            futures::future::select(changed, slept).await;
+        }
+    })
+    .detach();
+}
