@@ -195,7 +195,7 @@ mod tests {
         let mut machine = rested();
         // At full speed 400 MB/s p99 would be 1.8 ms, at half of it 1.4 ms.
         let (speed, worst) = play(&mut machine, 400 * MB, 80, 2);
-        assert!(speed >= 200 * MB && speed < 390 * MB, "{}", speed / MB);
+        assert!((200 * MB..390 * MB).contains(&speed), "{}", speed / MB);
         assert!(worst <= 1_500, "{worst}");
     }
 
@@ -203,7 +203,7 @@ mod tests {
     fn a_move_keeps_half_of_the_speed_however_much_the_foreground_suffers() {
         let mut machine = rested();
         let (speed, _) = play(&mut machine, 400 * MB, 80, 50);
-        assert!(speed >= 195 * MB && speed <= 210 * MB, "{}", speed / MB);
+        assert!((195 * MB..=210 * MB).contains(&speed), "{}", speed / MB);
         // It gives everything back when the foreground goes away.
         let mut limit = machine.limit;
         for _ in 0..20 {
