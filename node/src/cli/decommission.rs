@@ -14,6 +14,7 @@ use super::moves::interrupted;
 use super::output::{Out, Progress};
 use super::units;
 use narad_wire::client::{MemberView, MovesView, PlanView};
+use narad_wire::error::WireError;
 use serde_json::json;
 use std::time::{Duration, Instant};
 
@@ -43,7 +44,10 @@ pub async fn run(
     let progress = Progress::new(session.json);
     if !args.cancel {
         // What will hold it is said before anything is set in motion.
-        let checked = session.decommission(node, false, true).await?;
+        let checked = match session.decommission(node, false, true).await {
+            Err(error) if args.wait && has_left(&error) => return left(session, node, 0, out),
+            checked => checked?,
+        };
         let limit = session.throttle(None).await?;
         let estimate = estimate(&checked, &session.moves().await?, limit);
         if args.dry_run {
@@ -223,14 +227,25 @@ async fn wait(
     let result = watch(session, node, interrupt, &progress).await;
     result?;
     let took = u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX);
+    left(session, node, took, out)
+}
+
+/// Says that the node is out.
+fn left(session: &Session, node: &str, took_ms: u64, out: &mut Out) -> CliResult {
     if session.json {
-        out.json(&json!({"node": node, "removed": true, "elapsed_ms": took}))
+        out.json(&json!({"node": node, "removed": true, "elapsed_ms": took_ms}))
     } else {
         out.line(format_args!(
             "{node} is out of the cluster after {}",
-            units::millis(took)
+            units::millis(took_ms)
         ))
     }
+}
+
+/// The node was a member and has left: what `--wait` waits for.
+fn has_left(error: &WireError) -> bool {
+    let detail = error.fault().map(|fault| fault.detail.as_str());
+    detail == Some(crate::control::registration::refused::REMOVED)
 }
 
 async fn watch(

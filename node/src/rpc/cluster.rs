@@ -56,7 +56,16 @@ pub(crate) async fn decommission(
         let id = node_id(&text(params.get_node())?)?;
         (id, params.get_cancel(), params.get_dry_run())
     };
-    if !server.shard.ctx.state().members.contains_key(&id) {
+    let state = server.shard.ctx.state();
+    if state.removed.contains_key(&id) {
+        return Err(WireFault::new(
+            narad_wire::error::ErrorCode::NotMember,
+            format!("{id} has left the cluster already"),
+        )
+        .detail(crate::control::registration::refused::REMOVED)
+        .hint("it can be switched off; its id is not used again"));
+    }
+    if !state.members.contains_key(&id) {
         return Err(WireFault::new(
             narad_wire::error::ErrorCode::NotMember,
             format!("there is no member {id}"),

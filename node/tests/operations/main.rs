@@ -6,6 +6,7 @@ mod support;
 
 mod controller;
 mod disk_errors;
+mod drains;
 mod founding;
 mod handbook;
 mod session;

@@ -1,0 +1,73 @@
+//! Drains at awkward moments: of a node that is dead, of one while another joins, of two at once.
+
+use crate::support::{Cluster, wait_for};
+use crate::{fails, ok, produce_everywhere, wait_consumed, wait_dead};
+
+#[test]
+fn a_dead_node_says_what_holds_it_and_leaves_when_it_is_back() {
+    let mut cluster = Cluster::founders("dead-drain", 4, &[]);
+    cluster.start_all();
+    cluster.wait_ready();
+    let leader = cluster.leader();
+    let dead = if leader == "n4" { "n3" } else { "n4" };
+    let at = (0..4).find(|n| cluster.nodes[*n].id != dead).unwrap();
+    let server = cluster.nodes[at].addr();
+    ok(&server, &["topic", "create", "t", "--partitions", "8"]);
+    let lines = produce_everywhere(&server, "t", 8, 40);
+    cluster.node(dead).kill();
+    wait_dead(&mut cluster, at, dead);
+    let told = fails(&server, &["cluster", "decommission", dead, "--wait"]);
+    for part in ["dead", "owns 2 partitions", "start"] {
+        assert!(told.contains(part), "{part} is missing:\n{told}");
+    }
+    assert_eq!(cluster.nodes[at].member(dead).unwrap()["draining"], true);
+    cluster.node(dead).start();
+    let told = ok(&server, &["cluster", "decommission", dead, "--wait"]);
+    assert!(told.contains("is out of the cluster"), "{told}");
+    assert!(cluster.node(dead).wait_end().success());
+    // Once more: it is out, which is all that was asked.
+    let again = ok(&server, &["cluster", "decommission", dead, "--wait"]);
+    assert!(again.contains("is out of the cluster"), "{again}");
+    let refused = fails(&server, &["cluster", "decommission", dead]);
+    assert!(
+        refused.contains("has left the cluster already"),
+        "{refused}"
+    );
+    wait_consumed(&server, "t", &lines);
+}
+
+#[test]
+fn two_drains_while_two_nodes_join_end_with_the_planned_ownership() {
+    let mut cluster = Cluster::founders("drain-join", 3, &[]);
+    cluster.start_all();
+    cluster.wait_ready();
+    let leader = cluster.leader();
+    let server = cluster.node(&leader).addr();
+    ok(&server, &["topic", "create", "t", "--partitions", "9"]);
+    let lines = produce_everywhere(&server, "t", 9, 40);
+    let join = format!("--join={server}");
+    for id in ["n4", "n5"] {
+        let at = cluster.add(id, &[&join]);
+        cluster.nodes[at].start();
+    }
+    let leave: Vec<&str> = ["n1", "n2", "n3"]
+        .into_iter()
+        .filter(|id| *id != leader)
+        .collect();
+    // Set before the joins are through; each is held until enough voters stay.
+    for id in &leave {
+        ok(&server, &["cluster", "decommission", id]);
+    }
+    for id in &leave {
+        let told = ok(&server, &["cluster", "decommission", id, "--wait"]);
+        assert!(told.contains("is out of the cluster"), "{told}");
+        assert!(cluster.node(id).wait_end().success());
+    }
+    wait_for("the rest own three each", || {
+        let view = cluster.node(&leader).get("/v1/cluster/members")?;
+        let members = view["members"].as_array()?;
+        let even = members.iter().all(|m| m["owned"] == 3);
+        (members.len() == 3 && even).then_some(())
+    });
+    wait_consumed(&server, "t", &lines);
+}
