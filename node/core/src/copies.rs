@@ -66,6 +66,56 @@ pub const fn salvage_point(end: EpochEnd, frontier: Offset) -> Offset {
     }
 }
 
+/// What has been done on the way to deleting a copy.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Retiring {
+    /// What only it held, if its epoch has ended so, is durable in the ingress WAL.
+    pub salvaged: Option<EpochEnd>,
+    /// Its standing was read behind a barrier, after the salvage.
+    pub confirmed: bool,
+    /// The new owner has said that it serves, after the barrier.
+    pub served: bool,
+}
+
+/// What to do next with a copy that its node does not own any more.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum RetireStep {
+    /// It is not to go, as things stand.
+    Stay,
+    /// Make everything durable in the ingress WAL that it shows from its [`salvage_point`] on (R9);
+    /// what was confirmed before has to be confirmed again.
+    Salvage {
+        /// How its epoch has ended.
+        end: EpochEnd,
+    },
+    /// Read its standing again, behind a barrier.
+    Confirm,
+    /// Ask the new owner whether it serves.
+    AskOwner,
+    /// Delete it, by its identity (R2).
+    Delete {
+        /// The metadata waits to be told (its epoch is listed as ended).
+        report: bool,
+    },
+}
+
+/// The next step, in the one order that loses nothing: salvage, barrier, owner, delete. `standing` is
+/// looked at anew before every step; no append may be in flight on the copy (R8).
+#[must_use]
+pub fn retire(standing: &Standing, done: Retiring) -> RetireStep {
+    match standing {
+        // Also once more, when its successor was given up since and it has ended otherwise.
+        Standing::Ended(ended) if done.salvaged != Some(ended.end) => {
+            RetireStep::Salvage { end: ended.end }
+        }
+        Standing::Ended(_) | Standing::TopicGone if !done.confirmed => RetireStep::Confirm,
+        Standing::Ended(_) if !done.served => RetireStep::AskOwner,
+        Standing::Ended(_) => RetireStep::Delete { report: true },
+        Standing::TopicGone => RetireStep::Delete { report: false },
+        Standing::Ours | Standing::Unknown | Standing::Stray => RetireStep::Stay,
+    }
+}
+
 /// What is to be done with staged bytes that no move here works on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StagingFate {
@@ -214,6 +264,42 @@ mod tests {
             manual: false,
         });
         state
+    }
+
+    #[test]
+    fn an_ended_copy_is_saved_confirmed_and_served_elsewhere_before_it_goes() {
+        let end = EpochEnd::Promoted {
+            told_hwm: Offset(7),
+        };
+        let ended_by = |end| {
+            Standing::Ended(EndedEpoch {
+                epoch: Epoch(1),
+                owner: node("a"),
+                end,
+            })
+        };
+        let ended = ended_by(end);
+        let mut done = Retiring::default();
+        assert_eq!(retire(&ended, done), RetireStep::Salvage { end });
+        done.salvaged = Some(end);
+        assert_eq!(retire(&ended, done), RetireStep::Confirm);
+        done.confirmed = true;
+        assert_eq!(retire(&ended, done), RetireStep::AskOwner);
+        done.served = true;
+        let delete = RetireStep::Delete { report: true };
+        assert_eq!(retire(&ended, done), delete);
+        // What has changed meanwhile counts, whatever was done.
+        let end = EpochEnd::Forgotten;
+        let salvage = RetireStep::Salvage { end };
+        assert_eq!(retire(&ended_by(end), done), salvage);
+        for now in [Standing::Ours, Standing::Unknown, Standing::Stray] {
+            assert_eq!(retire(&now, done), RetireStep::Stay);
+        }
+        // Of a topic that is gone nothing is saved, but it is confirmed all the same.
+        let gone = Standing::TopicGone;
+        assert_eq!(retire(&gone, Retiring::default()), RetireStep::Confirm);
+        let delete = RetireStep::Delete { report: false };
+        assert_eq!(retire(&gone, done), delete);
     }
 
     #[test]

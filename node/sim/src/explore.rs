@@ -1,10 +1,12 @@
 //! The breadth-first explorer: every interleaving within a setup's bounds.
 //!
 //! What this file keeps true: each state is expanded once; the first violation found is one of the
-//! shortest; a state that cannot go on, and a sample of the others, is continued fairly to its end.
+//! shortest, as long as a whole level fits into memory (then the rest goes depth first, over the same
+//! states); a state that cannot go on, and a sample of the others, is continued fairly to its end.
 
 use crate::action::Action;
 use crate::check::Violation;
+use crate::limits::LEVEL_MAX;
 use crate::setup::Setup;
 use crate::walk::Faults;
 use crate::world::{Count, World};
@@ -28,7 +30,7 @@ pub struct Explored {
     pub steps: u64,
     /// Fair continuations run.
     pub continued: u64,
-    /// Longest shortest run.
+    /// Longest run that was followed.
     pub depth: usize,
     /// Nothing within the bounds was left out.
     pub exhausted: bool,
@@ -43,6 +45,7 @@ pub struct Explored {
 struct Entry {
     world: World,
     at: u32,
+    depth: usize,
 }
 
 struct Search {
@@ -71,8 +74,16 @@ pub fn explore(setup: &Setup, limits: Limits) -> Explored {
             failure: None,
         },
     };
-    let mut level = vec![Entry { world, at: 0 }];
+    let mut level = vec![Entry {
+        world,
+        at: 0,
+        depth: 0,
+    }];
     while !level.is_empty() && search.found.failure.is_none() {
+        if level.len() > LEVEL_MAX {
+            search.dive(level);
+            break;
+        }
         let mut next = Vec::new();
         for entry in level {
             search.expand(entry, &mut next);
@@ -80,7 +91,6 @@ pub fn explore(setup: &Setup, limits: Limits) -> Explored {
                 break;
             }
         }
-        search.found.depth += usize::from(!next.is_empty());
         level = next;
     }
     search.found.states = search.seen.len();
@@ -88,8 +98,19 @@ pub fn explore(setup: &Setup, limits: Limits) -> Explored {
 }
 
 impl Search {
+    /// Goes on depth first: what waits is then bounded by the depth.
+    fn dive(&mut self, mut waiting: Vec<Entry>) {
+        while let Some(entry) = waiting.pop() {
+            self.expand(entry, &mut waiting);
+            if self.found.failure.is_some() {
+                return;
+            }
+        }
+    }
+
     fn expand(&mut self, entry: Entry, next: &mut Vec<Entry>) {
-        let Entry { world, at } = entry;
+        let Entry { world, at, depth } = entry;
+        self.found.depth = self.found.depth.max(depth);
         let mut moved = false;
         for action in world.actions() {
             let mut successor = world.clone();
@@ -120,6 +141,7 @@ impl Search {
             next.push(Entry {
                 world: successor,
                 at: here,
+                depth: depth + 1,
             });
         }
         if !moved {

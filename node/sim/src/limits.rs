@@ -5,8 +5,10 @@
 /// Rounds of a fair continuation: a move takes about ten, and a handoff that nobody finishes runs
 /// out after ten seconds, one a round.
 pub const FAIR_ROUNDS: usize = 160;
-/// States of one exhaustive model: a few gigabytes with those that are still to be expanded.
-pub const STATES_MAX: usize = 6_000_000;
+/// States of one exhaustive model: the numbers of all of them are kept.
+pub const STATES_MAX: usize = 8_000_000;
+/// States of one level that wait to be expanded, whole, in memory: about a gigabyte.
+pub const LEVEL_MAX: usize = 150_000;
 /// Tries of the shrinker.
 pub const SHRINK_TRIES_MAX: usize = 20_000;
 /// Local steps of a worker that are taken as one: the longest row of them is shorter.

@@ -308,9 +308,10 @@ pub fn explored(wide: bool) -> Vec<(Setup, Limits)> {
             (complete(2, 0), limits(STATES_MAX)),
             (complete(1, 1), limits(STATES_MAX)),
             (promote(2, 1), limits(STATES_MAX)),
-            (return_trip(2, 1), limits(STATES_MAX)),
-            (replan(2, 1), limits(STATES_MAX)),
-            (leaders(2, 1), limits(STATES_MAX)),
+            (return_trip(2, 0), limits(STATES_MAX)),
+            (replan(2, 0), limits(STATES_MAX)),
+            (leaders(1, 1), limits(STATES_MAX)),
+            (leaders(2, 0), limits(STATES_MAX)),
             (crossing(2, 0), limits(STATES_MAX)),
         ]
     } else {

@@ -32,7 +32,7 @@ use narad_core::ids::{
 };
 use narad_core::leases::LeaseTable;
 use narad_core::liveness::Liveness;
-use narad_core::meta::{Assignment, Command, MetaState};
+use narad_core::meta::{Assignment, Command, EpochEnd, MetaState};
 use narad_core::moves::target::{TargetEffect, Told};
 use narad_core::moves::{MoveLease, OwnerWatch, SourceInput, SourcePartition, TargetMove};
 use std::collections::{BTreeMap, BTreeSet};
@@ -90,7 +90,7 @@ pub struct Part {
     /// What a source told, saved.
     pub told: Option<Told>,
     /// Ended copies whose records are in the WAL.
-    pub salvaged: BTreeSet<Epoch>,
+    pub salvaged: BTreeMap<Epoch, EpochEnd>,
     /// A deletion that may come again.
     pub again: Option<Epoch>,
     /// A start has found an installed copy with its mark.

@@ -8,7 +8,7 @@
 use crate::shard::faults;
 use crate::shard::limits::{PEER_CALL_MS, RECONCILE_RETRY_MS, SALVAGE_BYTES, SALVAGE_RECORDS};
 use crate::shard::shard::Shard;
-use narad_core::copies::{Standing, salvage_point, standing};
+use narad_core::copies::{RetireStep, Retiring, Standing, retire, salvage_point, standing};
 use narad_core::ids::{CopyId, Offset};
 use narad_core::meta::EpochEnd;
 use narad_core::meta::{Command, MetaState, Reply};
@@ -142,38 +142,42 @@ impl Shard {
         let _gate = slot.gate.lock().await;
         self.close_gated(&slot, copy).await;
         let install = self.copies.borrow().get(&copy).copied().flatten();
-        match standing(&self.ctx.id, &self.ctx.state(), copy, install) {
-            Standing::TopicGone => {
-                self.ctx.barrier().await?;
-                let confirmed = standing(&self.ctx.id, &self.ctx.state(), copy, install);
-                if confirmed != Standing::TopicGone {
-                    return Err(Stays::Changed(confirmed));
+        let mut done = Retiring {
+            salvaged: self.salvaged.borrow().get(&copy).copied(),
+            ..Retiring::default()
+        };
+        loop {
+            let state = self.ctx.state();
+            let now = standing(&self.ctx.id, &state, copy, install);
+            match retire(&now, done) {
+                RetireStep::Stay => return Err(Stays::Changed(now)),
+                RetireStep::Salvage { end } => {
+                    self.salvage(copy, end).await?;
+                    self.salvaged.borrow_mut().insert(copy, end);
+                    done = Retiring {
+                        salvaged: Some(end),
+                        ..Retiring::default()
+                    };
                 }
-                self.delete(copy).await?;
-                tracing::info!(%copy, "copy of a deleted topic removed");
-                self.forget_slot(copy.key);
-                return Ok(());
-            }
-            Standing::Ended(ended) => {
-                // The same copy again, when its successor was given up since.
-                let known = self.salvaged.borrow().get(&copy).copied();
-                if known != Some(ended.end) {
-                    self.salvage(copy, ended.end).await?;
-                    self.salvaged.borrow_mut().insert(copy, ended.end);
+                RetireStep::Confirm => {
+                    self.ctx.barrier().await?;
+                    done.confirmed = true;
+                }
+                RetireStep::AskOwner => {
+                    self.owner_serves(&state, copy).await?;
+                    done.served = true;
+                }
+                RetireStep::Delete { report } => {
+                    self.delete(copy).await?;
+                    if report {
+                        return self.mark_reclaimed(copy).await;
+                    }
+                    tracing::info!(%copy, "copy of a deleted topic removed");
+                    self.forget_slot(copy.key);
+                    return Ok(());
                 }
             }
-            other => return Err(Stays::Changed(other)),
         }
-        self.ctx.barrier().await?;
-        let state = self.ctx.state();
-        let confirmed = standing(&self.ctx.id, &state, copy, install);
-        let salvaged = self.salvaged.borrow().get(&copy).copied();
-        if !matches!(&confirmed, Standing::Ended(ended) if Some(ended.end) == salvaged) {
-            return Err(Stays::Changed(confirmed));
-        }
-        self.owner_serves(&state, copy).await?;
-        self.delete(copy).await?;
-        self.mark_reclaimed(copy).await
     }
 
     async fn delete(&self, copy: CopyId) -> Result<(), Stays> {

@@ -6,7 +6,7 @@
 use super::World;
 use crate::action::How;
 use crate::mutation::Mutation;
-use narad_core::copies::{Standing, standing};
+use narad_core::copies::{RetireStep, Retiring, Standing, retire, standing};
 use narad_core::ids::Epoch;
 use narad_core::meta::Command;
 
@@ -41,9 +41,11 @@ impl World {
         }
         let part = &node.parts[p];
         part.copies.keys().copied().find(|epoch| {
-            !part.salvaged.contains(epoch)
-                && self.closed(n, p, *epoch)
-                && matches!(self.standing_of(n, p, *epoch), Standing::Ended(_))
+            self.closed(n, p, *epoch)
+                && matches!(
+                    retire(&self.standing_of(n, p, *epoch), self.retiring(n, p, *epoch)),
+                    RetireStep::Salvage { .. }
+                )
         })
     }
 
@@ -51,15 +53,16 @@ impl World {
         let Some(epoch) = self.salvageable(n, p) else {
             return;
         };
-        let Standing::Ended(ended) = self.standing_of(n, p, epoch) else {
+        let standing = self.standing_of(n, p, epoch);
+        let RetireStep::Salvage { end } = retire(&standing, self.retiring(n, p, epoch)) else {
             return;
         };
-        let from = Self::salvage_from(ended.end);
+        let from = Self::salvage_from(end);
         let copy = &self.nodes[n].parts[p].copies[&epoch];
         let records: Vec<_> = copy.shown_from(from.max(copy.start)).collect();
         self.check_salvage(p, &records, epoch);
         self.wal_append(n, p, &records, false);
-        self.part(n, p).salvaged.insert(epoch);
+        self.part(n, p).salvaged.insert(epoch, end);
     }
 
     /// The copy that can be reclaimed next.
@@ -72,15 +75,17 @@ impl World {
         let part = &node.parts[p];
         part.copies.keys().copied().find(|epoch| {
             self.closed(n, p, *epoch)
-                && match self.standing_of(n, p, *epoch) {
-                    Standing::Ended(_) => part.salvaged.contains(epoch),
-                    Standing::TopicGone => true,
+                && match retire(&self.standing_of(n, p, *epoch), self.retiring(n, p, *epoch)) {
+                    RetireStep::Confirm => true,
                     // Rules switched off.
-                    Standing::Unknown | Standing::Stray => {
-                        self.off(Mutation::ReclaimOnLocalView)
-                            || (self.off(Mutation::R3) && part.copies[epoch].mark.is_none())
+                    RetireStep::Stay => {
+                        let ours = self.standing_of(n, p, *epoch) == Standing::Ours;
+                        let unmarked = part.copies[epoch].mark.is_none();
+                        let lax = self.off(Mutation::ReclaimOnLocalView)
+                            || (self.off(Mutation::R3) && unmarked);
+                        lax && !ours
                     }
-                    Standing::Ours => false,
+                    _ => false,
                 }
         })
     }
@@ -97,15 +102,33 @@ impl World {
             return;
         }
         self.catch_up(n);
-        match self.standing_of(n, p, epoch) {
-            Standing::TopicGone => self.delete_copy(n, p, epoch),
-            Standing::Ended(_) if self.owner_serves(n, p) => {
+        let standing = self.standing_of(n, p, epoch);
+        let mut done = Retiring {
+            confirmed: true,
+            ..self.retiring(n, p, epoch)
+        };
+        if retire(&standing, done) == RetireStep::AskOwner {
+            done.served = self.owner_serves(n, p);
+        }
+        match retire(&standing, done) {
+            RetireStep::Delete { report } => {
                 self.delete_copy(n, p, epoch);
-                self.part(n, p).again = Some(epoch);
-                self.mark_reclaimed(n, p, epoch, how);
+                if report {
+                    self.part(n, p).again = Some(epoch);
+                    self.mark_reclaimed(n, p, epoch, how);
+                }
             }
-            Standing::Unknown if self.off(Mutation::R3) => self.delete_copy(n, p, epoch),
+            RetireStep::Stay if standing == Standing::Unknown && self.off(Mutation::R3) => {
+                self.delete_copy(n, p, epoch);
+            }
             _ => {}
+        }
+    }
+
+    fn retiring(&self, n: usize, p: usize, epoch: Epoch) -> Retiring {
+        Retiring {
+            salvaged: self.nodes[n].parts[p].salvaged.get(&epoch).copied(),
+            ..Retiring::default()
         }
     }
 
