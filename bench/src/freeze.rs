@@ -202,8 +202,9 @@ pub async fn run(args: &FreezeArgs, stop: &Stop) -> Result<Outcome, FreezeError>
         Some(cluster) => Some(bare::Bare::new(cluster.dir()).map_err(FreezeError::Bare)?),
         None => None,
     };
+    let before = call("looking at the throttle", mover.limit(None).await)?;
     let points = all(args, &mover, &mut bare).await;
-    call("lifting the throttle", mover.throttle(0).await)?;
+    call("setting the throttle back", mover.limit(Some(before)).await)?;
     let mut points = points?;
     points.sort_by(|a, b| {
         (a.throttled, a.size)

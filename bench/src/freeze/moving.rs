@@ -56,9 +56,14 @@ impl Mover {
         })
     }
 
-    /// Sets the product's throttle, in bytes/s; 0 lifts it.
+    /// Sets the product's throttle to a fixed rate, in bytes/s; 0 lifts it.
     pub(crate) async fn throttle(&self, bytes_per_s: u64) -> Result<u64, WireError> {
         self.servers.next().throttle(Some(bytes_per_s)).await
+    }
+
+    /// The limit on copies as it is, in bytes/s and whether it adapts; `Some` sets it.
+    pub(crate) async fn limit(&self, set: Option<(u64, bool)>) -> Result<(u64, bool), WireError> {
+        self.servers.next().copy_limit(set).await
     }
 
     /// Whether the person wants no more.
@@ -76,6 +81,12 @@ impl Mover {
         let partition = &view.partitions[0];
         let hwm = partition.known.then_some(partition.hwm);
         Ok((partition.owner.clone(), hwm))
+    }
+
+    /// Bytes that the only partition of a topic has on its disk; 0 when its owner does not say.
+    pub(crate) async fn log_bytes(&self, topic: &str) -> Result<u64, FreezeError> {
+        let view = self.servers.next().describe_topic(topic).await;
+        Ok(call("looking at the topic", view)?.partitions[0].bytes)
     }
 
     /// Where clients should call to reach a node first.

@@ -34,7 +34,8 @@ pub struct Point {
     pub moves: Vec<MoveView>,
     /// The bare steps beside each move, in µs; empty where they were not replayed.
     pub bare_us: Vec<f64>,
-    /// What the writer had acknowledged during moves, in bytes, and how long those took, in s.
+    /// How much the log grew by what the writer had acknowledged during moves, in bytes, and how long
+    /// those took, in s.
     pub written: (u64, f64),
     /// What clients saw while nothing moved, and during moves.
     pub seen: [Timings; 2],

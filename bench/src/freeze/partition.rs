@@ -22,6 +22,8 @@ const BATCH_EVERY: Duration = Duration::from_millis(4);
 const IN_FLIGHT: usize = 16;
 /// A partition that the writer has made this many hundredths of its size is made anew.
 const GROWN_PERCENT: u64 = 150;
+/// More than this a record's frame does not add to a record of [`RECORD_BYTES`].
+const OVERHEAD_MOST: f64 = 1.25;
 /// How long the writer runs before a move, with the clients' calls measured.
 const WARM_UP: Duration = Duration::from_millis(1_500);
 /// How long accepted records may take from one node's WAL into the partition.
@@ -35,6 +37,8 @@ const LOOK_EVERY: Duration = Duration::from_millis(20);
 struct Filled {
     load: Rc<Load>,
     bytes: u64,
+    /// Bytes of the log for each byte of the records: what the copy carries for what the writer sends.
+    overhead: f64,
 }
 
 /// A partition under measurement.
@@ -74,8 +78,13 @@ impl<'a> Partition<'a> {
         self.point.moves.last()
     }
 
+    fn overhead(&self) -> f64 {
+        self.filled.as_ref().map_or(1.0, |filled| filled.overhead)
+    }
+
+    /// What the writer sends, in bytes of records a second, so that the log grows at W.
     fn rate(&self) -> u64 {
-        (self.point.bandwidth as f64 * self.point.ratio) as u64
+        (self.point.bandwidth as f64 * self.point.ratio / self.overhead()) as u64
     }
 
     /// One move, under its writer.
@@ -143,8 +152,8 @@ impl<'a> Partition<'a> {
         load.moving.set(false);
         load.measure.set(false);
         let moved = moved?;
-        let wrote = load.acked_bytes.get() - before;
-        self.point.written.0 += wrote;
+        let wrote = (load.acked_bytes.get() - before) as f64 * self.overhead();
+        self.point.written.0 += wrote as u64;
         self.point.written.1 += began.elapsed().as_secs_f64();
         self.point.failed_calls += load.failed_calls.get() - failed;
         self.prefer(&moved.target);
@@ -191,9 +200,11 @@ impl<'a> Partition<'a> {
         fail(&load)?;
         self.settled(&load).await?;
         let bytes = load.acked_bytes.get();
+        let log_bytes = self.mover.log_bytes(&self.topic).await?;
         self.filled = Some(Filled {
             load: load.clone(),
             bytes,
+            overhead: (log_bytes as f64 / bytes.max(1) as f64).clamp(1.0, OVERHEAD_MOST),
         });
         Ok(load)
     }
