@@ -73,7 +73,13 @@ pub(super) fn resolve(args: ServeArgs) -> Result<Config, ConfigErrors> {
     let storage = storage(&args, &mut problems);
     let (min_voters, max_voters) = voters(&args, &mut problems);
     let node_id = node_id(&args, &mut problems);
-    let data_dir = args.data_dir.clone();
+    // What is opened below it is opened without a current directory.
+    let data_dir = args.data_dir.as_ref().map(|dir| {
+        std::path::absolute(dir).unwrap_or_else(|error| {
+            problems.add("--data-dir", format!("is not a usable path: {error}"));
+            dir.clone()
+        })
+    });
     if data_dir.is_none() {
         problems.add(
             "--data-dir",

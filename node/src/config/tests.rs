@@ -49,6 +49,14 @@ fn defaults_are_the_table_and_the_bulk_port_is_the_next() {
 }
 
 #[test]
+fn a_relative_data_directory_is_one_below_the_current() {
+    let words = GOOD.map(|word| if word == "/nowhere" { "data/a" } else { word });
+    let config = Config::resolve(args(&words)).expect("good");
+    let here = std::env::current_dir().expect("there is one");
+    assert_eq!(config.data_dir, here.join("data/a"));
+}
+
+#[test]
 fn all_problems_are_told_at_once() {
     let told = flags(&["--node-id", "a/b", "--shards", "0", "--dead-after-ms", "1"]);
     for flag in [
