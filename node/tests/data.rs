@@ -8,9 +8,10 @@ mod support;
 use client::{ask, drain, leases, one_node, text, topic, value, with_client};
 use narad_core::ids::{Offset, PartitionIndex};
 use narad_wire::client::calls::{ReplayRequest, Settle};
-use narad_wire::client::{Produced, TopicSettingsView};
+use narad_wire::client::{Client, ClientOptions, Produced, TopicSettingsView};
 use narad_wire::convert::Record;
 use narad_wire::error::ErrorCode;
+use narad_wire::runtime::Glommio;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -97,7 +98,11 @@ fn nothing_acked_is_lost_when_the_process_is_killed_while_it_is_written_to() {
         let to = addrs.clone();
         let (tell, told) = std::sync::mpsc::channel();
         let producer = std::thread::spawn(move || {
-            with_client(to, async move |client| {
+            with_client(to.clone(), async move |_| {
+                // Not long after the kill it knows that nobody answers.
+                let mut options = ClientOptions::new(to);
+                options.deadline = Duration::from_secs(3);
+                let client = Client::with(Glommio, options);
                 let mut acked = BTreeSet::new();
                 for n in 0.. {
                     let records: Vec<Record> = (0..20)
