@@ -278,7 +278,7 @@ impl Wal {
                 drop(done);
                 let wal = self.clone();
                 glommio::spawn_local(async move {
-                    if let Err(error) = wal.checkpoint().await {
+                    if let Err(error) = wal.clean().await {
                         tracing::warn!(%error, "WAL not cleaned up");
                     }
                     wal.0.done.borrow_mut().cleaning = false;
@@ -299,6 +299,24 @@ impl Wal {
         }
         inner.seal_if_done().await;
         while let Some(id) = inner.finished_segment() {
+            inner.store.remove_sealed(id, Offset(0)).await?;
+            inner.advance();
+        }
+        Ok(())
+    }
+
+    /// As [`Self::checkpoint`], by nobody who waits for it: it begins nothing more on a WAL that was
+    /// closed meanwhile, because that may be open again elsewhere.
+    async fn clean(&self) -> Result<(), StorageError> {
+        let inner = &self.0;
+        let over = || inner.store.state.borrow().closed.is_some();
+        if !over() && inner.store.state.borrow().meta_dirty {
+            inner.store.persist_meta().await?;
+        }
+        if !over() {
+            inner.seal_if_done().await;
+        }
+        while let Some(id) = inner.finished_segment().filter(|_| !over()) {
             inner.store.remove_sealed(id, Offset(0)).await?;
             inner.advance();
         }
