@@ -46,6 +46,9 @@ pub(super) const JANITOR_MS: u64 = 30_000;
 pub(super) const KEEP_STAGING_MS: u64 = 300_000;
 /// Largest file of what a source told, in bytes: a manifest without segments, with its marks.
 pub(super) const TOLD_FILE_MAX_BYTES: u64 = 4 << 20;
+/// Bytes that a target may take at once although its limit would spread them: what the streams of one
+/// move have sent ahead of each other. The sources keep the rate meanwhile.
+pub(super) const THROTTLE_SAVED_BYTES: u64 = STREAMS as u64 * AHEAD as u64 * RANGE_BYTES;
 /// Longest single wait for the rate limit, in ms: a changed limit counts within that time.
 pub(super) const THROTTLE_WAIT_MS: u64 = 200;
 

@@ -1,11 +1,11 @@
 //! The node's limit on the copies into it, fixed or adaptive, shared by all of them.
 //!
 //! What this file keeps true: over any second or more, throttled copies together take no more than
-//! the limit and one chunk each; a drain in a freeze never asks here. Every source keeps the same limit
+//! the limit, one chunk each, and what was saved up before; a drain in a freeze never asks here. Every source keeps the same limit
 //! for what it sends, so this one binds only when several send to this node; a reader that waits here
 //! holds its source back through the socket.
 
-use super::limits::THROTTLE_WAIT_MS;
+use super::limits::{THROTTLE_SAVED_BYTES, THROTTLE_WAIT_MS};
 use crate::pace::Pace;
 use std::cell::Cell;
 use std::sync::Arc;
@@ -47,8 +47,10 @@ impl Throttle {
         let rate = self.bytes_per_s.get()? as f64;
         let earned = now.duration_since(self.filled.get()).as_secs_f64() * rate;
         self.filled.set(now);
-        // A tenth of a second may be saved up, so that short pauses do not cost bandwidth.
-        let tokens = (self.tokens.get() + earned).min(rate / 10.0);
+        // What a short pause did not use is saved up, and so is what the streams of one move hold back
+        // for one another: bytes arrive range by range, although they were sent evenly.
+        let saved = (rate / 10.0).max(THROTTLE_SAVED_BYTES as f64);
+        let tokens = (self.tokens.get() + earned).min(saved);
         if tokens >= 0.0 {
             self.tokens.set(tokens - bytes as f64);
             return None;
