@@ -83,8 +83,9 @@ disturb() {
     cluster resume "$id" >/dev/null
     ;;
   esac
-  # And a partition goes to it; refused is fine, another one may be moving.
-  timeout 20 "$NARAD" cluster move "soak/$((round % PARTITIONS))" --to "$id" >/dev/null 2>&1 || true
+  # And a partition goes to another node, each time round to another one. Refused is fine: it may be moving.
+  local to="n$(((round + 1 + round / PARTITIONS) % 3 + 1))"
+  timeout 20 "$NARAD" cluster move "soak/$((round % PARTITIONS))" --to "$to" >/dev/null 2>&1 || true
 }
 
 round=0
