@@ -17,6 +17,7 @@ pub(crate) const STAGED_FILE: &str = "staged.json";
 const PARTITIONS: &str = "partitions";
 const STAGING: &str = "staging";
 const ASIDE: &str = "aside";
+const DAMAGED: &str = "damaged";
 
 /// Directory of a real copy.
 #[must_use]
@@ -248,6 +249,27 @@ pub async fn delete_copy(root: &Path, copy: CopyId) -> Result<(), StorageError> 
         copy.key.topic, copy.key.partition, copy.epoch
     ));
     bury(&path, &grave).await
+}
+
+/// Moves one real copy out of the way, durably, into `damaged/`, where no node looks for copies and
+/// nothing is deleted. The caller has closed its log. Returns where it is.
+///
+/// # Errors
+/// [`StorageError::NoSuchCopy`], or the disk's error.
+pub async fn set_copy_aside(root: &Path, copy: CopyId) -> Result<PathBuf, StorageError> {
+    let path = partition_dir(root, copy);
+    if !disk::exists(&path).await? {
+        return Err(StorageError::NoSuchCopy { copy, path });
+    }
+    let dir = root.join(DAMAGED);
+    disk::create_dir(&dir).await?;
+    let to = dir.join(format!(
+        "t{}-p{}-e{}",
+        copy.key.topic, copy.key.partition, copy.epoch
+    ));
+    // An epoch of a partition has one copy on a disk, so the name is free.
+    disk::rename(&path, &to).await?;
+    Ok(to)
 }
 
 /// Deletes one copy in progress, durably. Deleting what is not there is fine.

@@ -75,6 +75,8 @@ pub struct Retiring {
     pub confirmed: bool,
     /// The new owner has said that it serves, after the barrier.
     pub served: bool,
+    /// Records that only it held are damaged and could not be saved.
+    pub damaged: bool,
 }
 
 /// What to do next with a copy that its node does not own any more.
@@ -97,6 +99,9 @@ pub enum RetireStep {
         /// The metadata waits to be told (its epoch is listed as ended).
         report: bool,
     },
+    /// Keep it where no node looks for copies, and tell the metadata that it is gone: what is damaged
+    /// in it may be the last trace of acknowledged records, which an operator may want to look at.
+    SetAside,
 }
 
 /// The next step, in the one order that loses nothing: salvage, barrier, owner, delete. `standing` is
@@ -110,6 +115,7 @@ pub fn retire(standing: &Standing, done: Retiring) -> RetireStep {
         }
         Standing::Ended(_) | Standing::TopicGone if !done.confirmed => RetireStep::Confirm,
         Standing::Ended(_) if !done.served => RetireStep::AskOwner,
+        Standing::Ended(_) if done.damaged => RetireStep::SetAside,
         Standing::Ended(_) => RetireStep::Delete { report: true },
         Standing::TopicGone => RetireStep::Delete { report: false },
         Standing::Ours | Standing::Unknown | Standing::Stray => RetireStep::Stay,
@@ -288,6 +294,11 @@ mod tests {
         done.served = true;
         let delete = RetireStep::Delete { report: true };
         assert_eq!(retire(&ended, done), delete);
+        let damaged = Retiring {
+            damaged: true,
+            ..done
+        };
+        assert_eq!(retire(&ended, damaged), RetireStep::SetAside);
         // What has changed meanwhile counts, whatever was done.
         let end = EpochEnd::Forgotten;
         let salvage = RetireStep::Salvage { end };

@@ -2,8 +2,8 @@
 //!
 //! What this file keeps true: nothing is destroyed on a local view (a barrier comes first); a copy
 //! is deleted by its identity (R2), after its records above the salvage point are durable in the
-//! ingress WAL (R9) and the new owner has said that it serves; an installed copy whose flip is not
-//! known is left to the mover (R3).
+//! ingress WAL (R9) and the new owner has said that it serves, or kept aside when some of those are
+//! damaged; an installed copy whose flip is not known is left to the mover (R3).
 
 use crate::shard::faults;
 use crate::shard::limits::{PEER_CALL_MS, RECONCILE_RETRY_MS, SALVAGE_BYTES, SALVAGE_RECORDS};
@@ -147,6 +147,7 @@ impl Shard {
             ..Retiring::default()
         };
         loop {
+            done.damaged = self.damaged.borrow().contains(&copy);
             let state = self.ctx.state();
             let now = standing(&self.ctx.id, &state, copy, install);
             match retire(&now, done) {
@@ -176,6 +177,10 @@ impl Shard {
                     self.forget_slot(copy.key);
                     return Ok(());
                 }
+                RetireStep::SetAside => {
+                    self.set_aside(copy).await?;
+                    return self.mark_reclaimed(copy).await;
+                }
             }
         }
     }
@@ -190,9 +195,27 @@ impl Shard {
             }
             Err(error) => return Err(error.into()),
         }
+        self.forget_copy(copy);
+        Ok(())
+    }
+
+    async fn set_aside(&self, copy: CopyId) -> Result<(), Stays> {
+        match layout::set_copy_aside(&self.root, copy).await {
+            Ok(path) => {
+                tracing::error!(%copy, kept = %path.display(), "records that only this copy held are damaged; it is kept, narad verify tells what is damaged");
+            }
+            // By an attempt that was cut short.
+            Err(narad_storage::StorageError::NoSuchCopy { .. }) => {}
+            Err(error) => return Err(error.into()),
+        }
+        self.forget_copy(copy);
+        Ok(())
+    }
+
+    fn forget_copy(&self, copy: CopyId) {
         self.copies.borrow_mut().remove(&copy);
         self.salvage_at.borrow_mut().remove(&copy);
-        Ok(())
+        self.damaged.borrow_mut().remove(&copy);
     }
 
     /// Puts everything from where its epoch ended on into the ingress WAL, durably. When this is cut short (a full
@@ -228,6 +251,9 @@ impl Shard {
         while at < log.hwm() {
             let batch = log.read(at, SALVAGE_RECORDS, SALVAGE_BYTES).await?;
             skipped += batch.skipped;
+            if batch.skipped > 0 {
+                self.damaged.borrow_mut().insert(copy);
+            }
             let entries: Vec<WalEntry> = batch
                 .records
                 .iter()

@@ -90,6 +90,8 @@ pub(crate) struct Shard {
     pub(crate) salvaged: RefCell<HashMap<CopyId, EpochEnd>>,
     /// Where the salvage of an ended copy goes on, when it was cut short, while it ended so.
     pub(crate) salvage_at: RefCell<BTreeMap<CopyId, (EpochEnd, Offset)>>,
+    /// Ended copies of which records could not be salvaged, because they are damaged.
+    pub(crate) damaged: RefCell<HashSet<CopyId>>,
     /// Copies that the metadata does not account for, told once.
     pub(crate) strays: RefCell<HashSet<CopyId>>,
     /// Logs of this shard that have stopped, as told to the metrics.
@@ -132,6 +134,7 @@ impl Shard {
             copies: RefCell::default(),
             salvaged: RefCell::default(),
             salvage_at: RefCell::default(),
+            damaged: RefCell::default(),
             strays: RefCell::default(),
             stopped_logs: Cell::new(0),
             sticky: RefCell::default(),

@@ -11,6 +11,9 @@ use narad_wire::client::calls::ReplayRequest;
 use narad_wire::client::{Produced, TopicSettingsView};
 use nix::sys::signal::Signal;
 use std::collections::BTreeSet;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -61,9 +64,10 @@ fn a_source_that_dies_before_its_copy_is_whole_is_not_promoted_over() {
     check_end(&mut cluster, &addrs, &plan, acked);
 }
 
-#[test]
-fn an_isolated_source_is_fenced_before_it_is_promoted_over_and_its_later_records_come_back() {
-    let (mut cluster, addrs, plan, mut acked) = begin_with("source-isolated", 4, &[], 1);
+/// Isolates a source that holds records which nobody else has, until its target is promoted. It is
+/// left standing still.
+fn promote_over_isolated(name: &str) -> (Cluster, Vec<String>, Plan, BTreeSet<String>) {
+    let (mut cluster, addrs, plan, mut acked) = begin_with(name, 4, &[], 1);
     prepare_target(&mut cluster, &plan, "NARAD_STOP_BEFORE", "begin");
     order_planned(&addrs, &plan);
     wait_stopped(cluster.node(&plan.to));
@@ -105,8 +109,54 @@ fn an_isolated_source_is_fenced_before_it_is_promoted_over_and_its_later_records
         nodes.map(|node| node.addr()).collect()
     };
     wait_moved(&alive, &plan);
+    (cluster, addrs, plan, acked)
+}
+
+#[test]
+fn an_isolated_source_is_fenced_before_it_is_promoted_over_and_its_later_records_come_back() {
+    let (mut cluster, addrs, plan, acked) = promote_over_isolated("source-isolated");
     cluster.node(&plan.from).signal(Signal::SIGCONT);
     check_end(&mut cluster, &addrs, &plan, acked);
+}
+
+#[test]
+fn an_old_copy_whose_last_records_are_damaged_is_kept_and_the_others_come_back() {
+    let (mut cluster, addrs, plan, mut acked) = promote_over_isolated("source-damaged");
+    let source = cluster.node(&plan.from);
+    source.kill();
+    // Not the last one: a torn tail would be something else.
+    damage(&source.dir.join("partitions"), b"late-10");
+    source.start();
+    source.wait_ready();
+    let kept = source.dir.join("damaged");
+    wait_for("the damaged copy is kept", || {
+        let mut found = std::fs::read_dir(&kept).ok()?;
+        found.next()?.ok()
+    });
+    assert!(acked.remove("late-10"), "it was acknowledged");
+    check_end(&mut cluster, &addrs, &plan, acked);
+    assert_eq!(std::fs::read_dir(&kept).expect("kept").count(), 1);
+}
+
+/// Changes one byte of the only place below `dir` that holds `name` as a record.
+fn damage(dir: &Path, name: &[u8]) {
+    let mut places = Vec::new();
+    for copy in std::fs::read_dir(dir).expect("partitions") {
+        for file in std::fs::read_dir(copy.expect("a copy").path()).expect("files") {
+            let path = file.expect("a file").path();
+            let bytes = std::fs::read(&path).expect("its bytes");
+            let found = bytes.windows(name.len()).enumerate();
+            let found = found.filter(|(_, window)| *window == name);
+            places.extend(found.map(|(at, _)| (path.clone(), at)));
+        }
+    }
+    let [(path, at)] = &places[..] else {
+        panic!("one place was expected: {places:?}");
+    };
+    let file = File::options().write(true).open(path).expect("opened");
+    let changed = [name[0] ^ 1];
+    file.write_all_at(&changed, *at as u64).expect("written");
+    file.sync_all().expect("synced");
 }
 
 #[test]
