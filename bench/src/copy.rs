@@ -142,6 +142,7 @@ async fn mover(args: &CopyArgs, cluster: &Cluster, stop: &Stop) -> Result<Mover,
     let servers = Rc::new(Servers::new(&cluster.servers()));
     let mover = Mover::new(servers, text_lines(args.input.as_ref())?, stop.clone()).await?;
     call("lifting the throttle", mover.throttle(0).await)?;
+    call("pausing the controller", mover.paused(Some(true)).await)?;
     Ok(mover)
 }
 

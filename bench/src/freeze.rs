@@ -203,7 +203,13 @@ pub async fn run(args: &FreezeArgs, stop: &Stop) -> Result<Outcome, FreezeError>
         None => None,
     };
     let before = call("looking at the throttle", mover.limit(None).await)?;
+    let paused = call("looking at the controller", mover.paused(None).await)?;
+    call("pausing the controller", mover.paused(Some(true)).await)?;
     let points = all(args, &mover, &mut bare).await;
+    call(
+        "setting the controller back",
+        mover.paused(Some(paused)).await,
+    )?;
     call("setting the throttle back", mover.limit(Some(before)).await)?;
     let mut points = points?;
     points.sort_by(|a, b| {

@@ -66,6 +66,12 @@ impl Mover {
         self.servers.next().copy_limit(set).await
     }
 
+    /// Whether the controller plans moves of its own, which would share B with the one that is measured;
+    /// `Some` pauses it or lets it go on.
+    pub(crate) async fn paused(&self, set: Option<bool>) -> Result<bool, WireError> {
+        self.servers.next().pause_rebalance(set).await
+    }
+
     /// Whether the person wants no more.
     pub(crate) fn go_on(&self) -> Result<(), FreezeError> {
         if self.stop.wanted() {
