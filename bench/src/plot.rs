@@ -44,6 +44,8 @@ pub struct Chart {
     pub x: String,
     /// The y axis.
     pub y: String,
+    /// Its lines fall: what they are called stands at the right, where they are low.
+    pub falling: bool,
     /// Its lines.
     pub series: Vec<Series>,
 }
@@ -178,7 +180,11 @@ impl Chart {
         }
         chart
             .configure_series_labels()
-            .position(SeriesLabelPosition::UpperLeft)
+            .position(if self.falling {
+                SeriesLabelPosition::UpperRight
+            } else {
+                SeriesLabelPosition::UpperLeft
+            })
             .background_style(WHITE.mix(0.85))
             .border_style(RGBColor(160, 160, 160))
             .label_font(("sans-serif", 22))
@@ -200,6 +206,7 @@ mod tests {
             title: "Freeze against W/B".into(),
             x: "W/B".into(),
             y: "ms".into(),
+            falling: false,
             series: vec![
                 Series {
                     name: "p50".into(),

@@ -233,6 +233,7 @@ impl Outcome {
             title: "Bandwidth of a copy, and what limits it".into(),
             x: "round".into(),
             y: "MiB/s".into(),
+            falling: true,
             series,
         }
     }

@@ -301,6 +301,7 @@ impl Outcome {
             title: "How long a moving partition takes no appends".into(),
             x: "W/B: write rate over copy bandwidth".into(),
             y: "freeze, ms".into(),
+            falling: false,
             series: vec![
                 line("p50", 0, false, &|p| freeze(p).p50 as f64 / 1e3),
                 line("p99", 1, false, &|p| freeze(p).p99 as f64 / 1e3),
@@ -333,6 +334,7 @@ impl Outcome {
             title: "What is left behind each pass".into(),
             x: "passes".into(),
             y: "tail, KiB".into(),
+            falling: true,
             series,
         }
     }
@@ -351,6 +353,7 @@ impl Outcome {
             title: "Freeze without writes, against the partition's size".into(),
             x: "size, MiB".into(),
             y: "ms".into(),
+            falling: false,
             series: vec![
                 line("freeze, p50", 0, &|p| {
                     MoveFigures::of(&p.moves).freeze_us.p50 as f64 / 1e3
