@@ -222,7 +222,7 @@ struct Move {
   split @14 :FreezeSplit;
   lastError @15 :Text;
   handoffId @16 :UInt64;
-  outcome @17 :Text;       # finished moves: flipped | promoted | superseded | cancelled.
+  outcome @17 :Text;       # finished moves: flipped | promoted | superseded | cancelled | no_room.
                            # promoted: the source was dead, and the copy took its place.
                            # cancelled: the topic is gone.
   tails @18 :List(UInt64); # bytes left at the end of each pass

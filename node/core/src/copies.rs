@@ -122,6 +122,17 @@ pub fn retire(standing: &Standing, done: Retiring) -> RetireStep {
     }
 }
 
+/// Epochs of a partition that have ended at `me` and have no copy there any more (or never had one):
+/// the metadata waits to be told. `here` says whether there is a copy of an epoch.
+pub fn unreported<'a>(
+    me: &'a NodeId,
+    assignment: &'a Assignment,
+    here: impl Fn(Epoch) -> bool + 'a,
+) -> impl Iterator<Item = Epoch> + 'a {
+    let ended = assignment.ended.iter().filter(|ended| ended.owner == *me);
+    ended.map(|ended| ended.epoch).filter(move |e| !here(*e))
+}
+
 /// What is to be done with staged bytes that no move here works on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StagingFate {

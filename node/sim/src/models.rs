@@ -78,7 +78,7 @@ pub fn replan(faults: u8, records: u32) -> Setup {
         records,
         commands: 7,
         in_flight: 1,
-        eager: if faults > 1 { Vec::new() } else { vec![2] },
+        eager: vec![2],
         allow: Allow {
             late: true,
             move_to: vec![1, 2],

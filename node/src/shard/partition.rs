@@ -11,6 +11,7 @@ use crate::messages::{PartitionStat, ReplayBatch, ReplayRange, Unappended};
 use crate::shard::faults;
 use crate::shard::rate::RateMeter;
 use crate::shard::session::Sessions;
+use narad_core::dispatch::is_new;
 use narad_core::ids::{CopyId, Offset, Origin, PartitionKey, RaftIndex, WalId, WalSeq, WallMs};
 use narad_core::leases::LeaseTable;
 use narad_core::moves::{AckRefusal, AppendRefusal, SourceInput, SourcePartition, StopReason};
@@ -232,7 +233,7 @@ impl Partition {
         let last = records.last().map_or(WalSeq(0), |(seq, _)| *seq);
         let fresh: Vec<Record> = records
             .into_iter()
-            .filter(|(seq, _)| *seq > mark)
+            .filter(|(seq, _)| is_new(*seq, mark))
             .map(|(_, record)| record)
             .collect();
         let duplicates = u32::try_from(all - fresh.len()).unwrap_or(u32::MAX);

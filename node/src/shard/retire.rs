@@ -8,7 +8,9 @@
 use crate::shard::faults;
 use crate::shard::limits::{PEER_CALL_MS, RECONCILE_RETRY_MS, SALVAGE_BYTES, SALVAGE_RECORDS};
 use crate::shard::shard::Shard;
-use narad_core::copies::{RetireStep, Retiring, Standing, retire, salvage_point, standing};
+use narad_core::copies::{
+    RetireStep, Retiring, Standing, retire, salvage_point, standing, unreported,
+};
 use narad_core::ids::{CopyId, Offset};
 use narad_core::meta::EpochEnd;
 use narad_core::meta::{Command, MetaState, Reply};
@@ -73,17 +75,12 @@ impl Shard {
     /// Ended epochs of this node that have no copy here any more (or never had one) are reported.
     fn report_reclaimed(self: &Rc<Self>, state: &MetaState) {
         for (key, assignment) in state.assignments() {
-            for ended in &assignment.ended {
-                let copy = CopyId {
-                    key,
-                    epoch: ended.epoch,
-                };
-                if ended.owner != self.ctx.id
-                    || !self.is_mine(key)
-                    || self.copies.borrow().contains_key(&copy)
-                {
-                    continue;
-                }
+            if !self.is_mine(key) {
+                continue;
+            }
+            let here = |epoch| self.copies.borrow().contains_key(&CopyId { key, epoch });
+            for epoch in unreported(&self.ctx.id, assignment, here) {
+                let copy = CopyId { key, epoch };
                 self.spawn_once(copy, async move |shard| {
                     if let Err(stays) = shard.report_gone(copy).await {
                         tracing::debug!(%copy, %stays, "not reported as reclaimed yet");

@@ -32,6 +32,13 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use queue::{Flight, Queue, Seen};
 
+/// Whether a record of a WAL is new to a partition whose mark says that it has everything of this WAL
+/// up to `mark` (0: nothing). One that is not was dispatched before, by a call whose answer was lost.
+#[must_use]
+pub const fn is_new(seq: WalSeq, mark: WalSeq) -> bool {
+    seq.0 > mark.0
+}
+
 /// See the module's description.
 #[derive(Clone, Debug, Hash)]
 pub struct Dispatch {

@@ -8,7 +8,7 @@ use super::World;
 use crate::action::How;
 use crate::check::Check;
 use crate::disk::{Record, WalRecord};
-use narad_core::dispatch::{DispatchEffect, DispatchInput, Entry, SendEnd};
+use narad_core::dispatch::{DispatchEffect, DispatchInput, Entry, SendEnd, is_new};
 use narad_core::ids::{Epoch, NodeId, PartitionKey, WalId, WalSeq};
 use std::collections::VecDeque;
 
@@ -196,7 +196,8 @@ impl World {
             return AGAIN;
         };
         for entry in &batch {
-            if copy.marks.get(&wal).is_none_or(|mark| *mark < entry.seq) {
+            let mark = copy.marks.get(&wal).copied().unwrap_or(WalSeq(0));
+            if is_new(entry.seq, mark) {
                 copy.append(entry.record, most);
                 copy.marks.insert(wal, entry.seq);
             }

@@ -6,7 +6,7 @@
 use super::World;
 use crate::action::How;
 use crate::mutation::Mutation;
-use narad_core::copies::{RetireStep, Retiring, Standing, retire, standing};
+use narad_core::copies::{RetireStep, Retiring, Standing, retire, standing, unreported};
 use narad_core::ids::Epoch;
 use narad_core::meta::Command;
 
@@ -187,12 +187,8 @@ impl World {
             return None;
         }
         let view = self.view_of(n, p)?;
-        let ended = view.ended.iter().find(|ended| {
-            ended.owner == node.id
-                && !node.parts[p].copies.contains_key(&ended.epoch)
-                && self.closed(n, p, ended.epoch)
-        });
-        ended.map(|ended| ended.epoch)
+        let here = |epoch| node.parts[p].copies.contains_key(&epoch);
+        unreported(&node.id, &view, here).find(|epoch| self.closed(n, p, *epoch))
     }
 
     pub(crate) fn report(&mut self, n: usize, p: usize) {
