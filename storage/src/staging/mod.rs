@@ -23,6 +23,7 @@ use crate::options::Options;
 use crate::store::keep::LIST_FILE;
 use crate::store::meta::META_FILE;
 use checkpoint::Checkpoint;
+use futures::FutureExt as _;
 use narad_core::copy::{SegmentId, SegmentState};
 use narad_core::ids::{CopyId, MoveId, PartitionKey};
 use narad_core::moves::target::Told;
@@ -296,7 +297,20 @@ impl Staging {
         self.pending.push_back(glommio::spawn_local(async move {
             file.write(buffer, pos).await
         }));
+        self.reap()?;
         self.checkpoint_on()
+    }
+
+    /// Takes note of writes that have ended, without waiting: a slow copy has room for many, and a
+    /// checkpoint would wait for it to fill.
+    fn reap(&mut self) -> Result<(), StorageError> {
+        while let Some(task) = self.pending.front_mut()
+            && let Some(result) = task.now_or_never()
+        {
+            self.ended(&result);
+            result?;
+        }
+        Ok(())
     }
 
     /// Waits for the oldest write. It stays listed until it has ended, also when this is dropped midway.
@@ -305,10 +319,14 @@ impl Staging {
             return Ok(());
         };
         let result = task.await;
+        self.ended(&result);
+        result
+    }
+
+    fn ended(&mut self, oldest: &Result<(), StorageError>) {
         self.pending.pop_front();
         self.written += 1;
-        self.failed |= result.is_err();
-        result
+        self.failed |= oldest.is_err();
     }
 
     /// Waits for every write, also behind one that failed, and tells the first failure.
