@@ -380,15 +380,21 @@ fn a_copy_whose_disk_failed_has_no_write_under_way_once_its_sync_returned() {
     run(&dir, |root| async move {
         let (log, bytes, mut staging) = staging_of_a_log(&root, &options()).await;
         let id = log.manifest().segments[0].id;
-        let (issued, under_way) = watch_writes(|pos, _| pos == 0);
+        let (issued, under_way) = watch_writes(|pos, _| pos == 8192);
+        let mut told = None;
         for (i, chunk) in bytes.chunks_exact(4096).take(6).enumerate() {
             let buffer = StageBuf::copy_of(chunk);
-            staging.write(id, i as u64 * 4096, buffer).await.unwrap();
+            if let Err(error) = staging.write(id, i as u64 * 4096, buffer).await {
+                told.get_or_insert(error);
+            }
         }
-        let error = staging.sync().await.unwrap_err();
+        // By a later write, when those before it have ended by then.
+        let synced = staging.sync().await.unwrap_err();
         let left = under_way.get();
+        let error = told.unwrap_or(synced);
         assert!(error.to_string().contains("health"), "{error}");
-        assert_eq!((issued.get(), left), (5, 0));
+        assert!(issued.get() >= 2, "{}", issued.get());
+        assert_eq!(left, 0, "of {}", issued.get());
         let error = staging.sync().await.unwrap_err();
         assert!(error.to_string().contains("stopped"), "{error}");
         fault::clear();

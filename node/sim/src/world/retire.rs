@@ -188,7 +188,7 @@ impl World {
         }
         let view = self.view_of(n, p)?;
         let here = |epoch| node.parts[p].copies.contains_key(&epoch);
-        unreported(&node.id, &view, here).find(|epoch| self.closed(n, p, *epoch))
+        unreported(&node.id, view, here).find(|epoch| self.closed(n, p, *epoch))
     }
 
     pub(crate) fn report(&mut self, n: usize, p: usize) {
