@@ -27,11 +27,16 @@ fn used(who: UsageWho) -> f64 {
 
 /// Seconds that another process has used; 0 when it is gone.
 pub(crate) fn of(pid: u32) -> f64 {
-    let Ok(pid) = i32::try_from(pid) else {
-        return 0.0;
-    };
-    let time = ClockId::pid_cpu_clock_id(Pid::from_raw(pid)).and_then(clock_gettime);
-    time.map_or(0.0, |time| time.num_nanoseconds() as f64 / 1e9)
+    process(pid).unwrap_or(0.0)
+}
+
+/// Seconds that another process has used; `None` when it cannot be asked.
+pub(crate) fn process(pid: u32) -> Option<f64> {
+    let pid = Pid::from_raw(i32::try_from(pid).ok()?);
+    let time = ClockId::pid_cpu_clock_id(pid)
+        .and_then(clock_gettime)
+        .ok()?;
+    Some(time.num_nanoseconds() as f64 / 1e9)
 }
 
 #[cfg(test)]

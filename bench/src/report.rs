@@ -10,6 +10,9 @@ use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 use hdrhistogram::Histogram;
 use narad_wire::client::{FreezeSplitView, MoveView};
 use serde::Serialize;
+use serde_json::Value;
+use std::io::Error;
+use std::path::{Path, PathBuf};
 
 /// p50, p99 and the largest of a sample, in its own unit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -170,6 +173,21 @@ pub fn spread_ms(spread: &Spread) -> String {
         ms(p99, count),
         ms(max, count)
     )
+}
+
+/// Writes `NAME.json` and `NAME.txt` into `dir`, which is made where it is missing.
+///
+/// # Errors
+/// The file that could not be written, and why.
+pub fn save(dir: &Path, name: &str, json: &Value, text: &str) -> Result<(), (PathBuf, Error)> {
+    let write = |ending: &str, content: String| {
+        let path = dir.join(format!("{name}.{ending}"));
+        std::fs::create_dir_all(dir)
+            .and_then(|()| std::fs::write(&path, content))
+            .map_err(|error| (path, error))
+    };
+    write("json", format!("{json:#}\n"))?;
+    write("txt", format!("{text}\n"))
 }
 
 /// Bytes as MiB with one digit.

@@ -7,7 +7,7 @@ use super::{CopyArgs, CopyError};
 use crate::plot::{Chart, Series};
 use crate::report::bars::{Bar, BarReport, Bound, Pairs};
 use crate::report::machine::Machine;
-use crate::report::{mib, render, table};
+use crate::report::{self, mib, render, table};
 use serde_json::{Value, json};
 use std::path::Path;
 
@@ -198,14 +198,8 @@ impl Outcome {
     /// # Errors
     /// [`CopyError::Out`], [`CopyError::Plot`].
     pub fn save(&self, dir: &Path) -> Result<(), CopyError> {
-        let write = |name: &str, content: String| {
-            let path = dir.join(name);
-            std::fs::create_dir_all(dir)
-                .and_then(|()| std::fs::write(&path, content))
-                .map_err(|error| CopyError::Out { path, error })
-        };
-        write("copy.json", format!("{:#}\n", self.json()))?;
-        write("copy.txt", format!("{}\n", self.text()))?;
+        report::save(dir, "copy", &self.json(), &self.text())
+            .map_err(|(path, error)| CopyError::Out { path, error })?;
         self.chart().save(dir, "copy")?;
         Ok(())
     }

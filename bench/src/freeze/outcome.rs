@@ -8,7 +8,7 @@ use crate::load::Timings;
 use crate::plot::{Chart, Series};
 use crate::report::bars::BarReport;
 use crate::report::machine::Machine;
-use crate::report::{MoveFigures, Spread, mib, ms, render, spread_ms, table};
+use crate::report::{self, MoveFigures, Spread, mib, ms, render, spread_ms, table};
 use narad_core::defaults::{FREEZE_BUDGET_MS, LAG_BOUND_MAX_BYTES, PASSES_MAX};
 use narad_core::moves::CatchUpLimits;
 use narad_core::moves::convergence::Convergence;
@@ -262,14 +262,8 @@ impl Outcome {
     /// # Errors
     /// [`FreezeError::Out`], [`FreezeError::Plot`].
     pub fn save(&self, dir: &Path) -> Result<(), FreezeError> {
-        let write = |name: &str, content: String| {
-            let path = dir.join(name);
-            std::fs::create_dir_all(dir)
-                .and_then(|()| std::fs::write(&path, content))
-                .map_err(|error| FreezeError::Out { path, error })
-        };
-        write("freeze.json", format!("{:#}\n", self.json()))?;
-        write("freeze.txt", format!("{}\n", self.text()))?;
+        report::save(dir, "freeze", &self.json(), &self.text())
+            .map_err(|(path, error)| FreezeError::Out { path, error })?;
         self.freeze_chart().save(dir, "freeze")?;
         self.tails_chart().save(dir, "freeze-tails")?;
         self.sizes_chart().save(dir, "freeze-sizes")?;

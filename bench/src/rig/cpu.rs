@@ -3,9 +3,7 @@
 //! What this file keeps true: user and system time of all threads, to the nanosecond, as the kernel
 //! counts it; a process that cannot be asked is `None`, never 0.
 
-use nix::sys::time::TimeValLike as _;
-use nix::time::{clock_getcpuclockid, clock_gettime};
-use nix::unistd::Pid;
+use crate::cpu::process;
 
 /// Processes whose time is added up.
 #[derive(Clone, Debug, Default)]
@@ -24,14 +22,7 @@ impl Cpu {
         if self.0.is_empty() {
             return None;
         }
-        self.0
-            .iter()
-            .map(|pid| {
-                let pid = Pid::from_raw(i32::try_from(*pid).ok()?);
-                let clock = clock_getcpuclockid(pid).ok()?;
-                Some(clock_gettime(clock).ok()?.num_nanoseconds() as f64 / 1e9)
-            })
-            .sum()
+        self.0.iter().copied().map(process).sum()
     }
 }
 
