@@ -10,7 +10,7 @@ use narad_core::ids::{
     PartitionKey, RaftIndex, RaftTerm, TopicId, TopicName, WalId, WalSeq, WallMs,
 };
 use narad_core::meta::{Command, Reply};
-use narad_storage::Record;
+use narad_storage::{Record, StoredRecord};
 use narad_wire::error::WireFault;
 use tokio::sync::oneshot;
 
@@ -249,7 +249,7 @@ pub struct Delivered {
     /// Its lease.
     pub lease: LeaseRef,
     /// The record.
-    pub record: std::sync::Arc<Record>,
+    pub record: StoredRecord,
     /// Deliveries by this owner, this one included.
     pub deliveries: u32,
 }
@@ -258,7 +258,7 @@ pub struct Delivered {
 #[derive(Clone, Debug, Default)]
 pub struct ReplayBatch {
     /// Records with their offsets.
-    pub records: Vec<(Offset, std::sync::Arc<Record>)>,
+    pub records: Vec<(Offset, StoredRecord)>,
     /// Where the next call goes on.
     pub next: Offset,
     /// First offset that can be read.

@@ -203,7 +203,7 @@ impl Salvage {
             let records: Vec<Record> = batch
                 .records
                 .iter()
-                .map(|(_, record)| to_wire(narad_storage::Record::clone(record)))
+                .map(|(_, record)| to_wire(record.to_record()))
                 .collect();
             *handed += self
                 .hand_over(key.topic, Some(key.partition), records)

@@ -3,7 +3,7 @@
 //! What this crate keeps true: acked means durable; what recovery or a move makes visible was acked or
 //! at least sent by a client; damage is reported and skipped, never repaired by cutting; after a failed
 //! write or sync a log takes no more appends until it is reopened. Everything runs on the executor that
-//! opened it; nothing is `Send`. `FORMAT.md` has the bytes of every file.
+//! opened it; nothing is `Send` but records and batches of them. `FORMAT.md` has the bytes of every file.
 
 pub mod error;
 pub mod fault;
@@ -17,13 +17,15 @@ pub mod scan;
 pub mod staging;
 pub mod wal;
 
+mod aligned;
 mod disk;
 mod memory;
 mod store;
 
 pub use disk::prepare_executor;
 pub use error::{AppendError, StageError, StorageError};
-pub use format::record::Record;
+pub use format::batch::{Batch, StoredRecord};
+pub use format::record::{Record, RecordRef};
 pub use layout::{FoundCopy, FoundStaging};
 pub use log::{Log, Pin, Ticket};
 pub use options::Options;

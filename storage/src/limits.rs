@@ -35,6 +35,28 @@ pub const MAX_FRAME_RECORDS: usize = 1 << 16;
 /// full bandwidth, small enough that an append never waits long for its neighbours' bytes.
 pub const GROUP_BYTES: usize = 4 << 20;
 
+/// What stands before a record's key and value in a payload: three numbers of at most ten bytes each.
+pub const RECORD_HEAD_MAX_BYTES: usize = 30;
+
+/// What usually does: room that a batch has for each of its records.
+pub const RECORD_HEAD_BYTES: usize = 12;
+
+/// A batch that may become this long lies in memory that the disk takes as it is, and is a request of its
+/// own: below it, copying costs less than one more request.
+pub const DIRECT_MIN_BYTES: usize = 64 << 10;
+
+/// A batch is written as one request up to [`IO_CHUNK_BYTES`] and this many times less of it: 1 MiB of
+/// records with what their frame adds. The kernel splits what a disk cannot take at once.
+pub const DIRECT_SLACK_SHARE: usize = 8;
+
+/// A group from this size on begins and ends on a page ([`TRIM_BLOCK_BYTES`], at least the physical block
+/// of every disk): half a page in the mean is lost for it. A write of 1 MiB that began 512 bytes behind a
+/// page took four times as long as one on the page, on a disk of 4096-byte physical blocks.
+pub const PAGE_GROUP_BYTES: usize = 64 << 10;
+
+/// From here on, joining two checksums takes less time than going over the bytes again.
+pub const COMBINE_MIN_BYTES: usize = 128 << 10;
+
 /// A group of twice this or more is written in pieces of about this: the first are on their way to the
 /// disk while the rest is laid out.
 pub const GROUP_CHUNK_BYTES: usize = 512 << 10;
@@ -108,7 +130,7 @@ pub const FILL_BYTES: u64 = 512 << 10;
 pub const FILL_AFTER_GROUPS: u64 = 12;
 
 /// Larger groups pay for their sync themselves: zeros ahead of them would double what is written.
-pub const FILL_GROUP_BYTES: u64 = 128 << 10;
+pub const FILL_GROUP_BYTES: u64 = 48 << 10;
 
 /// First piece of space that a new segment gets; a partition with few records stays small.
 pub const FIRST_EXTENT_BYTES: u64 = 1 << 20;
@@ -129,6 +151,7 @@ pub const STAGE_DEPTH: usize = 8;
 
 const _: () = {
     assert!(MAX_RECORD_BYTES + 64 <= MAX_FRAME_PAYLOAD_BYTES);
+    assert!(RECORD_HEAD_BYTES <= RECORD_HEAD_MAX_BYTES && CRC_STEP_BYTES <= COMBINE_MIN_BYTES);
     assert!(FRAME_HEADER_BYTES.is_multiple_of(FRAME_ALIGN_BYTES));
     assert!((MIN_BLOCK_BYTES as usize).is_multiple_of(FRAME_ALIGN_BYTES));
     assert!(SEGMENT_HEADER_BYTES <= MIN_BLOCK_BYTES as usize);

@@ -5,8 +5,8 @@
 
 use crate::disk;
 use crate::error::{AppendError, StorageError};
+use crate::format::batch::Batch;
 use crate::format::list::Totals;
-use crate::format::record::Record;
 use crate::format::segment::Owner;
 use crate::layout;
 use crate::options::Options;
@@ -131,7 +131,7 @@ impl Log {
     /// nothing was written.
     pub async fn append(
         &self,
-        records: Vec<Record>,
+        records: impl Into<Batch>,
         origin: Option<Origin>,
     ) -> Result<Appended, AppendError> {
         self.submit(records, origin)?.durable().await
@@ -144,10 +144,10 @@ impl Log {
     /// As [`Self::append`].
     pub fn submit(
         &self,
-        records: Vec<Record>,
+        records: impl Into<Batch>,
         origin: Option<Origin>,
     ) -> Result<Ticket, AppendError> {
-        let (appended, done) = self.0.submit(records, origin)?;
+        let (appended, done) = self.0.submit(records.into(), origin)?;
         Ok(Ticket { appended, done })
     }
 

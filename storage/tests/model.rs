@@ -122,7 +122,7 @@ async fn play(root: std::path::PathBuf, steps: Vec<Step>, cache: usize) {
                 assert!(batch.records.len() <= count.into());
                 for (i, (offset, got)) in batch.records.iter().enumerate() {
                     assert_eq!(offset.0, first + i as u64);
-                    assert_eq!(**got, model[offset.0 as usize]);
+                    assert_eq!(got.to_record(), model[offset.0 as usize]);
                 }
                 let size: usize = batch.records.iter().map(|(_, r)| r.content_len()).sum();
                 assert!(batch.records.len() == 1 || size <= bytes.into());

@@ -1,7 +1,9 @@
 //! Appends: bandwidth of batches, time of one small durable append, and how many share a sync.
 //!
 //! What this file keeps true: an append counts when it is durable; the raw loop writes as many bytes in
-//! as many requests, and syncs as often; records are made before the clock runs.
+//! as many requests, and syncs as often. As the raw loop's bytes, batches are made before the clock runs;
+//! making them, the one copy and the checksum that a node pays when it takes records out of a message, is
+//! measured as a figure of its own.
 
 use super::pairs::{Sample, Turns, Watch, median, take_turns};
 use super::place::{Place, records};
@@ -9,9 +11,9 @@ use super::raw::{Aligned, RawFile, Space};
 use super::{Figures, StorageBenchError};
 use crate::report::bars::{Bar, Bound, Pairs};
 use futures::future::try_join_all;
-use narad_storage::{AppendError, Log, Options, Record};
+use narad_storage::{AppendError, Batch, Log, Options, Record};
 use serde_json::json;
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
@@ -100,12 +102,13 @@ pub async fn bandwidth(
         .collect();
     let at = Cell::new(0_u64);
     let seed = Cell::new(0_u64);
+    let makings = RefCell::new(Vec::new());
     let before = log.stats();
     let measured = take_turns(
         pairs,
         || {
             seed.set(seed.get() + 1);
-            append_all(log.clone(), *shape, seed.get())
+            append_all(log.clone(), *shape, seed.get(), &makings)
         },
         || {
             let watch = Watch::start();
@@ -125,12 +128,23 @@ pub async fn bandwidth(
     );
     let measured: Turns = measured.await?;
     let stats = log.stats();
+    // The first turn warms up.
+    let making = makings.into_inner().split_off(1);
+    let with_making = with_making(&measured, &making);
+    let making = Turns {
+        log: making,
+        raw: Vec::new(),
+    };
+    let making = making.sides();
     let name = format!("{}, {}", shape.name, space_name(space));
     figures.add(
         &name,
         json!({
             "sides": measured.sides(),
             "bandwidth": Pairs::of(&measured.bandwidth()),
+            "making_mib_s": making.log_mib_s,
+            "making_cpu_s_gib": making.log_cpu_s_gib,
+            "bandwidth_with_making_batches": Pairs::of(&with_making.bandwidth()),
             "writes": stats.writes - before.writes,
             "syncs": stats.syncs - before.syncs,
             "written_bytes": stats.written_bytes - before.written_bytes,
@@ -143,6 +157,19 @@ pub async fn bandwidth(
     Ok(Bar::paired(name, &measured.bandwidth(), BANDWIDTH))
 }
 
+/// The log's turns as if making the batches belonged to them.
+fn with_making(turns: &Turns, making: &[Sample]) -> Turns {
+    let log = turns.log.iter().zip(making).map(|(log, making)| Sample {
+        seconds: log.seconds + making.seconds,
+        cpu_seconds: log.cpu_seconds + making.cpu_seconds,
+        ..*log
+    });
+    Turns {
+        log: log.collect(),
+        raw: turns.raw.clone(),
+    }
+}
+
 const fn space_name(space: Space) -> &'static str {
     match space {
         Space::Preallocated => "preallocated",
@@ -150,23 +177,36 @@ const fn space_name(space: Space) -> &'static str {
     }
 }
 
-async fn append_all(log: Log, shape: Shape, seed: u64) -> Result<Sample, StorageBenchError> {
+async fn append_all(
+    log: Log,
+    shape: Shape,
+    seed: u64,
+    makings: &RefCell<Vec<Sample>>,
+) -> Result<Sample, StorageBenchError> {
     let batches = shape.turn_bytes / shape.batch;
-    let ready: Vec<Vec<Record>> = (0..batches as u64)
+    let made: Vec<Vec<Record>> = (0..batches as u64)
         .map(|n| records(seed << 16 | n, shape.batch / RECORD_BYTES, RECORD_BYTES))
         .collect();
+    let making = Watch::start();
+    let ready: Vec<Batch> = made
+        .iter()
+        .map(|records| records.iter().map(Record::as_ref).collect())
+        .collect();
+    let making = making.stop(shape.turn_bytes as u64);
+    drop(made);
     let watch = Watch::start();
     let mut waiting = ready.into_iter();
-    let lanes: Vec<Vec<Vec<Record>>> = (0..shape.depth)
+    let lanes: Vec<Vec<Batch>> = (0..shape.depth)
         .map(|_| waiting.by_ref().take(batches / shape.depth).collect())
         .collect();
     try_join_all(lanes.into_iter().map(|lane| appender(log.clone(), lane))).await?;
     let sample = watch.stop(shape.turn_bytes as u64);
+    makings.borrow_mut().push(making);
     glommio::timer::sleep(REST).await;
     Ok(sample)
 }
 
-async fn appender(log: Log, batches: Vec<Vec<Record>>) -> Result<(), AppendError> {
+async fn appender(log: Log, batches: Vec<Batch>) -> Result<(), AppendError> {
     for batch in batches {
         log.append(batch, None).await?;
     }

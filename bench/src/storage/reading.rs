@@ -92,7 +92,7 @@ async fn read_all(log: Log) -> Result<Sample, StorageBenchError> {
         bytes += batch
             .records
             .iter()
-            .map(|(_, record)| record.value.len() as u64)
+            .map(|(_, record)| record.get().value.len() as u64)
             .sum::<u64>();
     }
     assert_eq!(seen, RECORDS, "every record is read");

@@ -118,7 +118,7 @@ impl SourceNode {
 
     async fn append(&self, count: u64) {
         for batch in 0..count.div_ceil(100) {
-            let records = (0..100.min(count - batch * 100))
+            let records: Vec<_> = (0..100.min(count - batch * 100))
                 .map(|i| Record {
                     time: WallMs(1_000 + batch),
                     key: None,
@@ -219,7 +219,12 @@ async fn all_records(log: &Log) -> Vec<(Offset, Vec<u8>)> {
     let mut from = log.start();
     while from < log.hwm() {
         let batch = log.read(from, 1_000, 1 << 20).await.expect("read");
-        out.extend(batch.records.iter().map(|(o, r)| (*o, r.value.clone())));
+        out.extend(
+            batch
+                .records
+                .iter()
+                .map(|(o, r)| (*o, r.get().value.to_vec())),
+        );
         from = batch.next;
     }
     out

@@ -53,9 +53,7 @@ impl Got {
 
     fn bytes(&self) -> usize {
         let sizes = self.records.iter();
-        sizes
-            .map(|one| crate::shard::partition::record_bytes(&one.record))
-            .sum()
+        sizes.map(|one| one.record.content_len()).sum()
     }
 }
 
@@ -377,6 +375,6 @@ pub(crate) fn fill(mut builder: node::consume_results::Builder<'_>, got: Got, li
         lease.set_partition(one.lease.partition.0);
         lease.set_offset(one.lease.offset.0);
         lease.set_nonce(one.lease.nonce.0);
-        write_record(delivery.init_record(), as_wire(&one.record));
+        write_record(delivery.init_record(), as_wire(one.record.get()));
     }
 }

@@ -9,7 +9,6 @@ use crate::rpc::reply::{malformed, stopping, text};
 use crate::shard::faults;
 use crate::shard::limits::{ANSWERS_OWED_MAX, PEER_CALL_MS};
 use crate::shard::lookup::lookup;
-use crate::shard::partition::record_bytes;
 use crate::shard::peers::{self, as_wire};
 use crate::shard::shard::Shard;
 use futures::future::{Either, join_all};
@@ -289,7 +288,7 @@ pub(crate) async fn replay(
         })
     };
     let batch = asked.await?;
-    let bytes = batch.records.iter().map(|(_, record)| record_bytes(record));
+    let bytes = batch.records.iter().map(|(_, record)| record.content_len());
     server.line.owe(bytes.sum::<usize>() as u64);
     Ok(batch)
 }
@@ -304,6 +303,6 @@ pub(crate) fn fill_replay(mut builder: node::replay_results::Builder<'_>, batch:
     for (index, (offset, record)) in (0u32..).zip(&batch.records) {
         let mut one = list.reborrow().get(index);
         one.set_offset(offset.0);
-        write_record(one.init_record(), as_wire(record));
+        write_record(one.init_record(), as_wire(record.get()));
     }
 }

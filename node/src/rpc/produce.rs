@@ -4,19 +4,20 @@
 //! placed in a task of its own, so that a client that goes away never cuts it in half; all that waits or is being placed has its
 //! share of a bounded number of bytes, and what finds no room is answered `busy`.
 
+use crate::clock::wall_ms;
 use crate::rpc::node::NodeServer;
 use crate::rpc::reply::{malformed, text};
-use crate::shard::direct::{Direct, direct};
+use crate::shard::direct::direct;
 use crate::shard::faults;
 use crate::shard::limits::RECORD_COST_BYTES;
 use crate::shard::partition::record_bytes;
 use crate::shard::produce::{Placed, produce};
 use crate::shard::task;
-use narad_core::ids::PartitionIndex;
+use narad_core::ids::{PartitionIndex, WallMs};
 use narad_schema::client_capnp::node;
-use narad_storage::Record;
+use narad_storage::{Batch, Record, RecordRef};
 use narad_wire::convert::{list_len, record_ref, write_fault};
-use narad_wire::error::WireFault;
+use narad_wire::error::{WireError, WireFault};
 use narad_wire::limits::{BATCH_MAX_BYTES, BATCH_MAX_RECORDS};
 
 /// Places the records of one call.
@@ -24,16 +25,24 @@ pub(crate) async fn call(
     server: &NodeServer,
     params: node::ProduceParams,
 ) -> Result<Vec<Placed>, WireFault> {
-    let (topic, records, partition) = read(&params)?;
-    let hops = params.get().map_err(malformed)?.get_hops();
+    let request = read(&params)?;
     // What waits for its turn is counted, and held once only.
     drop(params);
-    let room = server.shard.incoming.enter(cost(&records))?;
+    let room = server.shard.incoming.enter(request.cost())?;
     let _permit = server.gate.enter().await?;
     let shard = server.shard.clone();
-    let records = match direct(&shard, &topic, records, partition).await {
-        Direct::Placed(placed) => return Ok(placed),
-        Direct::Elsewhere(records) => records,
+    let Request {
+        topic,
+        records,
+        partition,
+        hops,
+    } = request;
+    let records = match records {
+        Taken::Together(batch) => match direct(&shard, &topic, batch, partition).await {
+            Ok(placed) => return Ok(placed),
+            Err(records) => records,
+        },
+        Taken::Apart(records) => records,
     };
     let placed = task::run("a produce", async move {
         let _room = room;
@@ -44,13 +53,31 @@ pub(crate) async fn call(
         .unwrap_or_else(|| Err(faults::internal("produce", "its task ended early")))
 }
 
-/// Memory that records take until they are placed, in bytes.
-fn cost(records: &[Record]) -> usize {
-    let bytes: usize = records.iter().map(record_bytes).sum();
-    bytes + (records.len() + 1) * RECORD_COST_BYTES
+/// A call's records.
+enum Taken {
+    /// They go into one partition, whichever it is.
+    Together(Batch),
+    /// Their keys may lead them to several.
+    Apart(Vec<Record>),
 }
 
-type Request = (String, Vec<Record>, Option<PartitionIndex>);
+struct Request {
+    topic: String,
+    records: Taken,
+    partition: Option<PartitionIndex>,
+    hops: u8,
+}
+
+impl Request {
+    /// Memory that the records take until they are placed, in bytes.
+    fn cost(&self) -> usize {
+        let (count, bytes) = match &self.records {
+            Taken::Together(batch) => (batch.len(), batch.content_len()),
+            Taken::Apart(records) => (records.len(), records.iter().map(record_bytes).sum()),
+        };
+        bytes + (count + 1) * RECORD_COST_BYTES
+    }
+}
 
 fn read(params: &node::ProduceParams) -> Result<Request, WireFault> {
     let params = params.get().map_err(malformed)?;
@@ -64,11 +91,11 @@ fn read(params: &node::ProduceParams) -> Result<Request, WireFault> {
             BATCH_MAX_RECORDS,
         ));
     }
-    let mut records = Vec::with_capacity(count);
-    let mut bytes = 0usize;
+    let (mut bytes, mut keyed) = (0usize, false);
     for reader in list.iter() {
         let record = record_ref(reader).map_err(malformed)?;
         bytes = bytes.saturating_add(record.bytes());
+        keyed |= record.key.is_some();
         if bytes > BATCH_MAX_BYTES {
             return Err(faults::too_large(
                 "bytes in a batch",
@@ -76,11 +103,6 @@ fn read(params: &node::ProduceParams) -> Result<Request, WireFault> {
                 BATCH_MAX_BYTES,
             ));
         }
-        records.push(Record {
-            time: record.time,
-            key: record.key.map(<[u8]>::to_vec),
-            value: record.value.to_vec(),
-        });
     }
     let partition = match params.get_partition() {
         -1 => None,
@@ -91,7 +113,35 @@ fn read(params: &node::ProduceParams) -> Result<Request, WireFault> {
             )
         })?)),
     };
-    Ok((topic, records, partition))
+    let now = wall_ms();
+    let stored = list.iter().map(|reader| {
+        let record = record_ref(reader)?;
+        Ok::<_, WireError>(RecordRef {
+            time: if record.time == WallMs(0) {
+                now
+            } else {
+                record.time
+            },
+            key: record.key,
+            value: record.value,
+        })
+    });
+    let records = if partition.is_some() || !keyed || count == 1 {
+        let mut batch = Batch::with_capacity(count, bytes);
+        for record in stored {
+            batch.push(record.map_err(malformed)?);
+        }
+        Taken::Together(batch)
+    } else {
+        let records = stored.map(|record| record.map(|record| record.to_record()));
+        Taken::Apart(records.collect::<Result<_, _>>().map_err(malformed)?)
+    };
+    Ok(Request {
+        topic,
+        records,
+        partition,
+        hops: params.get_hops(),
+    })
 }
 
 /// Writes one result a record.

@@ -10,9 +10,8 @@ use crate::shard::shard::Shard;
 use narad_core::ids::Offset;
 use narad_core::meta::{Topic, TopicSettings};
 use narad_core::routing;
-use narad_storage::{Record, WalEntry};
+use narad_storage::{Record, StoredRecord, WalEntry};
 use std::rc::Rc;
-use std::sync::Arc;
 
 impl Shard {
     /// Moves what is due and spent. The caller holds the partition's turn of delivery.
@@ -64,13 +63,13 @@ impl Shard {
                 .read(*offset, 1, SALVAGE_BYTES)
                 .await
                 .map_err(|error| error.to_string())?;
-            let record: Option<&Arc<Record>> = batch
+            let record: Option<&StoredRecord> = batch
                 .records
                 .first()
                 .filter(|(at, _)| at == offset)
                 .map(|(_, record)| record);
             if let Some(record) = record {
-                let entry = dead_letter(topic, *offset, record);
+                let entry = dead_letter(topic, *offset, record.to_record());
                 if self.is_leaving() {
                     return Err("this node is leaving; the partition's owner moves them".into());
                 }
@@ -86,7 +85,7 @@ impl Shard {
 }
 
 /// The record as it goes into the dead-letter topic: with its key and time, to the key's partition.
-fn dead_letter(topic: &Topic, offset: Offset, record: &Record) -> WalEntry {
+fn dead_letter(topic: &Topic, offset: Offset, record: Record) -> WalEntry {
     let partitions = u32::try_from(topic.partitions.len()).expect("bounded by PARTITIONS_MAX");
     let unkeyed = offset.0.to_le_bytes();
     let by = record.key.as_deref().unwrap_or(&unkeyed);
@@ -94,6 +93,6 @@ fn dead_letter(topic: &Topic, offset: Offset, record: &Record) -> WalEntry {
         topic: topic.id,
         partition: routing::partition_of(by, partitions),
         pinned: false,
-        record: record.clone(),
+        record,
     }
 }

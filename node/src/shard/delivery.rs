@@ -9,7 +9,7 @@ use crate::clock::{mono_ms, wall_ms};
 use crate::messages::{Answer, Delivered, LeaseRef, Settle};
 use crate::shard::faults;
 use crate::shard::limits::{PARK_MIN_MS, PARK_SLICE_MS};
-use crate::shard::partition::{Partition, record_bytes};
+use crate::shard::partition::Partition;
 use crate::shard::shard::Shard;
 use futures::FutureExt;
 use narad_core::ids::{MonoMs, Offset, PartitionKey, TopicId};
@@ -142,7 +142,7 @@ impl Partition {
                         break;
                     }
                     self.skip(at, offset);
-                    bytes += record_bytes(&record);
+                    bytes += record.content_len();
                     let granted =
                         self.leases
                             .borrow_mut()
@@ -267,7 +267,7 @@ impl Shard {
                 Ok(got) => {
                     bytes += got
                         .iter()
-                        .map(|one| record_bytes(&one.record))
+                        .map(|one| one.record.content_len())
                         .sum::<usize>();
                     delivered.extend(got);
                 }
@@ -293,7 +293,7 @@ impl Shard {
             let now = wall_ms();
             for again in records.iter().filter(|one| one.deliveries > 1) {
                 metrics.redelivered_records.inc();
-                let age_ms = now.0.saturating_sub(again.record.time.0);
+                let age_ms = now.0.saturating_sub(again.record.get().time.0);
                 let age = Duration::from_millis(age_ms).as_secs_f64();
                 metrics.redelivery_age_seconds.observe(age);
             }

@@ -5,86 +5,67 @@
 //! back untouched.
 
 use crate::shard::limits::PUT_BYTES;
-use crate::shard::partition::record_bytes;
-use crate::shard::produce::{Placed, count, may_take};
+use crate::shard::produce::{Placed, count};
 use crate::shard::shard::Shard;
-use narad_core::ids::{PartitionIndex, PartitionKey, WallMs};
+use narad_core::ids::{PartitionIndex, PartitionKey};
 use narad_core::meta::Topic;
 use narad_core::routing::{Here, Route, Wish};
-use narad_storage::Record;
+use narad_storage::{Batch, Record};
 use std::rc::Rc;
 use std::time::Instant;
 
-/// How it went.
-pub(crate) enum Direct {
-    /// Done; one outcome a record.
-    Placed(Vec<Placed>),
-    /// Not this way; the records are as they came, but for their time.
-    Elsewhere(Vec<Record>),
-}
-
-/// Appends the batch here if it is as simple as that.
+/// Appends the batch here if it is as simple as that: where no partition is named, its records have no
+/// keys, or it has one record.
+///
+/// # Errors
+/// The batch when it does not go this way.
 pub(crate) async fn direct(
     shard: &Rc<Shard>,
     name: &str,
-    mut records: Vec<Record>,
+    batch: Batch,
     named: Option<PartitionIndex>,
-) -> Direct {
+) -> Result<Vec<Placed>, Vec<Record>> {
     let began = Instant::now();
-    let bytes: usize = records.iter().map(record_bytes).sum();
-    let place = place(shard, name, &records, (bytes, named));
-    let Some(partition) = place else {
-        return Direct::Elsewhere(records);
+    let Some(partition) = place(shard, name, &batch, named) else {
+        return Err(batch.to_records());
     };
-    let now = crate::clock::wall_ms();
-    for record in &mut records {
-        if record.time == WallMs(0) {
-            record.time = now;
-        }
-    }
-    let records_count = records.len();
+    let (records, bytes) = (batch.len(), batch.content_len());
     let index = partition.key().partition;
-    match partition.append(records, None).await {
-        Ok(appended) => {
-            let placed = (0u64..)
-                .take(records_count)
-                .map(|n| Placed::Committed {
-                    partition: index,
-                    offset: appended.base.plus(n),
-                })
-                .collect::<Vec<_>>();
-            count(shard, &placed, bytes, began);
-            Direct::Placed(placed)
-        }
+    let placed = match partition.append(batch, None).await {
+        Ok(appended) => (0u64..)
+            .take(records)
+            .map(|n| Placed::Committed {
+                partition: index,
+                offset: appended.base.plus(n),
+            })
+            .collect(),
         Err(unappended) => match unappended.records {
-            Some(records) => {
+            Some(back) => {
                 let rerouted = &shard.ctx.metrics.rerouted_records;
-                rerouted.inc_by(records.len() as u64);
-                Direct::Elsewhere(records)
+                rerouted.inc_by(records as u64);
+                return Err(back);
             }
-            None => {
-                let placed = vec![Placed::Refused(*unappended.fault); records_count];
-                count(shard, &placed, bytes, began);
-                Direct::Placed(placed)
-            }
+            None => vec![Placed::Refused(*unappended.fault); records],
         },
-    }
+    };
+    count(shard, &placed, bytes, began);
+    Ok(placed)
 }
 
 /// The one open partition of this shard that takes all of the records.
 fn place(
     shard: &Rc<Shard>,
     name: &str,
-    records: &[Record],
-    (bytes, named): (usize, Option<PartitionIndex>),
+    batch: &Batch,
+    named: Option<PartitionIndex>,
 ) -> Option<Rc<crate::shard::partition::Partition>> {
     let state = shard.ctx.state();
     let topic = state.topics.get(state.names.get(name)?)?;
-    let whole = !records.is_empty() && bytes <= PUT_BYTES;
-    if !whole || records.iter().any(|record| !may_take(topic, record)) {
+    let bytes = batch.content_len();
+    if bytes > PUT_BYTES || batch.largest() > topic.settings.max_record_bytes as usize {
         return None;
     }
-    let index = target(shard, &state, topic, records, (bytes, named))?;
+    let index = target(shard, &state, topic, batch, named)?;
     let key = PartitionKey {
         topic: topic.id,
         partition: index,
@@ -99,8 +80,8 @@ fn target(
     shard: &Rc<Shard>,
     state: &narad_core::meta::MetaState,
     topic: &Topic,
-    records: &[Record],
-    (bytes, named): (usize, Option<PartitionIndex>),
+    batch: &Batch,
+    named: Option<PartitionIndex>,
 ) -> Option<PartitionIndex> {
     let open = |index: PartitionIndex| {
         topic.partitions[index.0 as usize]
@@ -118,15 +99,18 @@ fn target(
     };
     let mut sticky = shard.sticky.borrow_mut();
     let sticky = sticky.entry(topic.id).or_default();
-    let wish = match (named, &records[0].key) {
+    let key = batch.get(0)?.key;
+    let wish = match (named, key) {
         (Some(index), _) if index.0 as usize >= topic.partitions.len() => return None,
         (Some(index), _) => Wish::Pinned(index),
-        (None, None) if records.iter().all(|record| record.key.is_none()) => Wish::Any,
-        // Several keys go to several partitions, mostly.
-        (None, Some(key)) if records.len() == 1 => Wish::Keyed(key),
-        (None, _) => return None,
+        (None, None) => Wish::Any,
+        (None, Some(key)) => Wish::Keyed(key),
     };
-    let unkeyed = if wish == Wish::Any { bytes as u64 } else { 0 };
+    let unkeyed = if wish == Wish::Any {
+        batch.content_len() as u64
+    } else {
+        0
+    };
     match here.route(wish, unkeyed, sticky) {
         Route::Append(index) => Some(index),
         Route::Wal { .. } | Route::UnknownPartition { .. } => None,

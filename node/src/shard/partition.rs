@@ -15,7 +15,7 @@ use narad_core::dispatch::is_new;
 use narad_core::ids::{CopyId, Offset, Origin, PartitionKey, RaftIndex, WalId, WalSeq, WallMs};
 use narad_core::leases::LeaseTable;
 use narad_core::moves::{AckRefusal, AppendRefusal, SourceInput, SourcePartition, StopReason};
-use narad_storage::{AppendError, Appended, Log, Record};
+use narad_storage::{AppendError, Appended, Batch, Log, Record};
 use narad_wire::error::WireFault;
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -179,22 +179,22 @@ impl Partition {
     /// Appends durably. The caller keeps the future alive: it is spawned where a client could drop it.
     pub(crate) async fn append(
         self: &Rc<Self>,
-        records: Vec<Record>,
+        batch: Batch,
         origin: Option<Origin>,
     ) -> Result<Appended, Unappended> {
         if let Err(fault) = self.check_append() {
-            return Err(Unappended::untouched(fault, records));
+            return Err(Unappended::untouched(fault, batch.to_records()));
         }
         // While it is being moved, ownership or the lease may go before the ack; then the records go
         // another way, and nobody's produce fails because of a move.
         let kept =
-            (origin.is_none() && self.source.borrow().needs_lease()).then(|| records.clone());
+            (origin.is_none() && self.source.borrow().needs_lease()).then(|| batch.to_records());
         // Queued before anything is awaited: what was checked still holds.
         let _in_flight = InFlight::enter(self);
-        let bytes = records.iter().map(record_bytes).sum::<usize>() as u64;
+        let bytes = batch.content_len() as u64;
         let failed =
             |error: AppendError| Unappended::gone(faults::append_failed(self.key(), &error));
-        let ticket = self.log.submit(records, origin).map_err(failed)?;
+        let ticket = self.log.submit(batch, origin).map_err(failed)?;
         let began = Instant::now();
         let appended = ticket.durable().await.map_err(failed)?;
         self.ctx
@@ -243,7 +243,7 @@ impl Partition {
         }
         let origin = Origin { wal, seq: last };
         let appended = self
-            .append(fresh, Some(origin))
+            .append(fresh.into(), Some(origin))
             .await
             .map_err(|unappended| *unappended.fault)?;
         Ok((appended.end, duplicates))

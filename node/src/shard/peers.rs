@@ -11,7 +11,7 @@ use narad_core::ids::{
 use narad_core::meta::Member;
 use narad_schema::client_capnp::{node, receipt};
 use narad_schema::peer_capnp::peer;
-use narad_storage::Record;
+use narad_storage::{Record, RecordRef as StoredRef};
 use narad_wire::client::MovesView;
 use narad_wire::convert::{
     RecordRef, check, list_len, read_fault, record_ref, write_partition_key, write_record,
@@ -93,7 +93,7 @@ pub(crate) async fn append(
         }
         let mut list = params.init_records(list_len(records.len()));
         for (index, (_, record)) in (0u32..).zip(records) {
-            write_record(list.reborrow().get(index), as_wire(record));
+            write_record(list.reborrow().get(index), as_wire(Record::as_ref(record)));
         }
     }
     let result = call(deadline, request.send(), |answer| {
@@ -139,7 +139,7 @@ pub(crate) async fn produce(
         params.set_partition(index);
         let mut list = params.init_records(list_len(records.len()));
         for (index, record) in (0u32..).zip(records) {
-            write_record(list.reborrow().get(index), as_wire(record));
+            write_record(list.reborrow().get(index), as_wire(record.as_ref()));
         }
     }
     let result = call(deadline, request.send(), |answer| {
@@ -165,11 +165,11 @@ fn read_placed(
 }
 
 /// A stored record as the wire borrows it.
-pub(crate) fn as_wire(record: &Record) -> RecordRef<'_> {
+pub(crate) fn as_wire(record: StoredRef<'_>) -> RecordRef<'_> {
     RecordRef {
         time: record.time,
-        key: record.key.as_deref(),
-        value: &record.value,
+        key: record.key,
+        value: record.value,
     }
 }
 
@@ -260,7 +260,7 @@ fn read_delivery(
             offset: Offset(lease.get_offset()),
             nonce: Nonce(lease.get_nonce()),
         },
-        record: Arc::new(read_stored(delivery.get_record()?)?),
+        record: read_stored(delivery.get_record()?)?.into(),
         deliveries: delivery.get_deliveries(),
     })
 }
@@ -389,7 +389,7 @@ pub(crate) async fn replay(
             .iter()
             .map(|one| {
                 let record = read_stored(one.get_record()?)?;
-                Ok((Offset(one.get_offset()), Arc::new(record)))
+                Ok((Offset(one.get_offset()), record.into()))
             })
             .collect::<Result<_, WireError>>()?;
         Ok(ReplayBatch {

@@ -94,11 +94,6 @@ pub(crate) async fn produce(
     Ok(placed)
 }
 
-/// Whether a record is within the topic's limit.
-pub(crate) fn may_take(topic: &Topic, record: &Record) -> bool {
-    record_bytes(record) <= topic.settings.max_record_bytes as usize
-}
-
 /// Refuses records over the topic's limit and gives the others their time.
 fn check(topic: &Topic, records: Vec<Record>, placed: &mut [Option<Placed>]) -> Vec<Item> {
     let limit = topic.settings.max_record_bytes as usize;
@@ -320,7 +315,7 @@ impl Shard {
         records: Vec<Record>,
     ) -> Result<Offset, Unappended> {
         match self.open_for_use(key).await {
-            Ok(partition) => partition.append(records, None).await.map(|a| a.base),
+            Ok(partition) => partition.append(records.into(), None).await.map(|a| a.base),
             Err(fault) => Err(Unappended::untouched(fault, records)),
         }
     }

@@ -14,7 +14,7 @@ use narad_core::copies::{
 use narad_core::ids::{CopyId, Offset};
 use narad_core::meta::EpochEnd;
 use narad_core::meta::{Command, MetaState, Reply};
-use narad_storage::{Log, Record, WalEntry, layout};
+use narad_storage::{Log, WalEntry, layout};
 use narad_wire::error::{WireError, WireFault};
 use std::rc::Rc;
 use std::time::Duration;
@@ -258,7 +258,7 @@ impl Shard {
                     topic: copy.key.topic,
                     partition: copy.key.partition,
                     pinned: false,
-                    record: Record::clone(record),
+                    record: record.to_record(),
                 })
                 .collect();
             saved += entries.len() as u64;

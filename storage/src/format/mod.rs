@@ -3,6 +3,7 @@
 //! What this module keeps true: all integers are little-endian, every structure carries a CRC32C,
 //! and decoding never panics whatever the bytes are.
 
+pub mod batch;
 pub mod frame;
 pub mod list;
 pub mod meta;

@@ -3,6 +3,7 @@
 //! What this file keeps true: decoding a payload of any content ends with records or an error, and
 //! what was encoded is decoded to the same records.
 
+use crate::limits::RECORD_HEAD_MAX_BYTES;
 use narad_core::ids::WallMs;
 
 /// One record.
@@ -26,31 +27,31 @@ impl Record {
     /// Bytes in a payload whose first record has the time `first`.
     #[must_use]
     pub fn encoded_len(&self, first: WallMs) -> usize {
-        varint_len(zigzag(self.time.0.wrapping_sub(first.0)))
-            + varint_len(self.key.as_ref().map_or(0, |k| k.len() as u64 + 1))
-            + varint_len(self.value.len() as u64)
-            + self.content_len()
+        self.as_ref().head(first).1 + self.content_len()
     }
 
     /// Hands the record's bytes, piece by piece, to `out`.
     pub fn encode(&self, first: WallMs, out: &mut impl FnMut(&[u8])) {
-        let mut head = [0; 30];
-        let mut at = put_varint(&mut head, 0, zigzag(self.time.0.wrapping_sub(first.0)));
-        at = put_varint(
-            &mut head,
-            at,
-            self.key.as_ref().map_or(0, |k| k.len() as u64 + 1),
-        );
-        at = put_varint(&mut head, at, self.value.len() as u64);
-        out(&head[..at]);
+        let (head, head_len) = self.as_ref().head(first);
+        out(&head[..head_len]);
         if let Some(key) = &self.key {
             out(key);
         }
         out(&self.value);
     }
+
+    /// As borrowed.
+    #[must_use]
+    pub fn as_ref(&self) -> RecordRef<'_> {
+        RecordRef {
+            time: self.time,
+            key: self.key.as_deref(),
+            value: &self.value,
+        }
+    }
 }
 
-/// The next record of a payload, borrowed.
+/// One record, borrowed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RecordRef<'a> {
     /// When it was accepted.
@@ -62,6 +63,22 @@ pub struct RecordRef<'a> {
 }
 
 impl RecordRef<'_> {
+    /// Bytes of key and value.
+    #[must_use]
+    pub fn content_len(&self) -> usize {
+        self.key.map_or(0, <[u8]>::len) + self.value.len()
+    }
+
+    /// What stands before key and value in a payload whose first record has the time `first`, and how
+    /// many bytes of it count.
+    pub(crate) fn head(&self, first: WallMs) -> ([u8; RECORD_HEAD_MAX_BYTES], usize) {
+        let mut head = [0; RECORD_HEAD_MAX_BYTES];
+        let mut at = put_varint(&mut head, 0, zigzag(self.time.0.wrapping_sub(first.0)));
+        at = put_varint(&mut head, at, self.key.map_or(0, |k| k.len() as u64 + 1));
+        at = put_varint(&mut head, at, self.value.len() as u64);
+        (head, at)
+    }
+
     /// An owned copy.
     #[must_use]
     pub fn to_record(&self) -> Record {
@@ -90,6 +107,11 @@ impl<'a> Records<'a> {
             first,
             left: count,
         }
+    }
+
+    /// Bytes of the payload that were not read yet.
+    pub(crate) const fn rest_len(&self) -> usize {
+        self.rest.len()
     }
 
     fn take(&mut self, len: u64) -> Option<&'a [u8]> {
@@ -133,11 +155,6 @@ const fn unzigzag(coded: u64) -> u64 {
     (coded >> 1) ^ (coded & 1).wrapping_neg()
 }
 
-const fn varint_len(value: u64) -> usize {
-    let bits = 64 - (value | 1).leading_zeros() as usize;
-    bits.div_ceil(7)
-}
-
 fn put_varint(out: &mut [u8], mut at: usize, mut value: u64) -> usize {
     while value >= 0x80 {
         out[at] = value as u8 | 0x80;
@@ -163,17 +180,8 @@ fn varint(bytes: &mut &[u8]) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::format::batch::Batch;
     use proptest::prelude::*;
-
-    fn encode(records: &[Record]) -> Vec<u8> {
-        let mut out = Vec::new();
-        for record in records {
-            let before = out.len();
-            record.encode(records[0].time, &mut |b| out.extend_from_slice(b));
-            assert_eq!(out.len() - before, record.encoded_len(records[0].time));
-        }
-        out
-    }
 
     proptest! {
         #[test]
@@ -182,8 +190,8 @@ mod tests {
              prop::collection::vec(any::<u8>(), 0..300)), 1..20)) {
             let records: Vec<Record> = parts.into_iter()
                 .map(|(t, key, value)| Record { time: WallMs(t), key, value }).collect();
-            let bytes = encode(&records);
-            let back: Vec<Record> = Records::new(&bytes, records[0].time, records.len() as u32)
+            let batch = Batch::from(records.clone());
+            let back: Vec<Record> = Records::new(batch.payload(), records[0].time, records.len() as u32)
                 .map(|r| r.to_record()).collect();
             prop_assert_eq!(back, records);
         }
@@ -191,6 +199,11 @@ mod tests {
         #[test]
         fn any_bytes_decode_without_panic(bytes in prop::collection::vec(any::<u8>(), 0..200), n in 0u32..50) {
             prop_assert!(Records::new(&bytes, WallMs(5), n).count() <= n as usize);
+            let batch = Batch::decode(&bytes, WallMs(5), n);
+            prop_assert_eq!(batch.iter().count(), batch.len());
+            for index in 0..batch.len() + 2 {
+                prop_assert_eq!(batch.get(index), batch.iter().nth(index));
+            }
         }
     }
 }

@@ -7,8 +7,8 @@
 
 use crate::disk::{self, DiskFile};
 use crate::error::StorageError;
+use crate::format::batch::{Batch, StoredRecord};
 use crate::format::frame::{FRAME_MAGIC, FrameHeader};
-use crate::format::record::{Record, Records};
 use crate::format::{u32_at, u64_at};
 use crate::limits::{
     EXECUTOR_READ_AHEAD_BYTES, FRAME_ALIGN_BYTES, FRAME_HEADER_BYTES, IO_DEPTH, READ_WINDOW_BYTES,
@@ -57,7 +57,7 @@ impl Drop for Ahead {
 pub(crate) struct Stash {
     pub(crate) segment: SegmentId,
     seed: u32,
-    pub(crate) records: VecDeque<(Offset, Arc<Record>)>,
+    pub(crate) records: VecDeque<(Offset, StoredRecord)>,
     /// Next offset that is not in `records`.
     pub(crate) next: Offset,
     /// Position of the next frame in the file.
@@ -212,11 +212,14 @@ impl Stash {
         if header.end() <= self.next {
             return;
         }
-        let records = Records::new(payload, header.first_time, header.record_count);
-        for (i, record) in records.enumerate() {
+        let batch = Batch::decode(payload, header.first_time, header.record_count);
+        let batch = Arc::new(batch);
+        for i in 0..batch.len() {
             let offset = header.base.plus(i as u64);
-            if offset >= self.next && offset < end {
-                let record = Arc::new(record.to_record());
+            if offset >= self.next
+                && offset < end
+                && let Some(record) = StoredRecord::new(&batch, i)
+            {
                 self.bytes += record.content_len();
                 self.records.push_back((offset, record));
             }

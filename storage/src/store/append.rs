@@ -5,20 +5,20 @@
 //! a failed write or sync nothing more is written until the log is reopened.
 
 use super::cache::CachedFrame;
-use super::group::Written;
+use super::group::{Layout, Written};
 use super::state::{Segment, State, Store};
 use crate::disk::{self, DiskFile};
 use crate::error::{AppendError, StorageError};
+use crate::format::batch::Batch;
 use crate::format::frame::frame_len;
 use crate::format::list::{IndexPoint, Totals, bound_marks};
-use crate::format::record::Record;
 use crate::limits::{
     CHECKPOINT_BYTES, FIRST_EXTENT_BYTES, GROUP_BYTES, INDEX_STEP_BYTES, MAX_FRAME_PAYLOAD_BYTES,
-    MAX_FRAME_RECORDS,
+    MAX_FRAME_RECORDS, TRIM_BLOCK_BYTES,
 };
 use futures::channel::oneshot;
 use narad_core::copy::SegmentId;
-use narad_core::ids::{Offset, Origin, WallMs};
+use narad_core::ids::{Offset, Origin};
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -37,17 +37,24 @@ pub(crate) type Submitted = (Appended, Option<oneshot::Receiver<Result<(), Appen
 #[derive(Debug)]
 pub(crate) struct Pending {
     pub(crate) base: Offset,
-    pub(crate) records: Rc<[Arc<Record>]>,
+    pub(crate) batch: Batch,
     pub(crate) origin: Option<Origin>,
-    pub(crate) payload_len: usize,
-    pub(crate) first_time: WallMs,
-    pub(crate) last_time: WallMs,
     done: oneshot::Sender<Result<(), AppendError>>,
 }
 
 impl Pending {
     fn end(&self) -> Offset {
-        Offset(self.base.0 + self.records.len() as u64)
+        Offset(self.base.0 + self.batch.len() as u64)
+    }
+
+    /// Bytes of its frame, and of what may lie empty in front of one that begins on a page.
+    fn room(&self) -> usize {
+        let before = if self.batch.is_aligned() {
+            TRIM_BLOCK_BYTES as usize
+        } else {
+            0
+        };
+        frame_len(self.batch.payload_len()) + before
     }
 }
 
@@ -78,26 +85,23 @@ impl Store {
     /// Queues records; the receiver tells when they are durable.
     pub(crate) fn submit(
         self: &Rc<Self>,
-        records: Vec<Record>,
+        batch: Batch,
         origin: Option<Origin>,
     ) -> Result<Submitted, AppendError> {
         let mut state = self.state.borrow_mut();
         state.check_open()?;
-        let Some(first_time) = records.first().map(|r| r.time) else {
+        if batch.is_empty() {
             let end = state.next;
             return Ok((Appended { base: end, end }, None));
-        };
+        }
         let too_large = |bytes, limit| Err(AppendError::TooLarge { bytes, limit });
-        if records.len() > MAX_FRAME_RECORDS {
-            return too_large(records.len(), MAX_FRAME_RECORDS);
+        if batch.len() > MAX_FRAME_RECORDS {
+            return too_large(batch.len(), MAX_FRAME_RECORDS);
         }
-        let mut payload_len = 0;
-        for record in &records {
-            if record.content_len() > self.options.max_record_bytes {
-                return too_large(record.content_len(), self.options.max_record_bytes);
-            }
-            payload_len += record.encoded_len(first_time);
+        if batch.largest() > self.options.max_record_bytes {
+            return too_large(batch.largest(), self.options.max_record_bytes);
         }
+        let payload_len = batch.payload_len();
         if payload_len > MAX_FRAME_PAYLOAD_BYTES {
             return too_large(payload_len, MAX_FRAME_PAYLOAD_BYTES);
         }
@@ -109,8 +113,7 @@ impl Store {
             });
         }
         let base = state.next;
-        let end = base.plus(records.len() as u64);
-        let last_time = records.iter().map(|r| r.time).max().unwrap_or(first_time);
+        let end = base.plus(batch.len() as u64);
         let (done, receiver) = oneshot::channel();
         state.next = end;
         state.queue_bytes += payload_len;
@@ -119,11 +122,8 @@ impl Store {
         }
         state.queue.push_back(Pending {
             base,
-            records: records.into_iter().map(Arc::new).collect(),
+            batch,
             origin,
-            payload_len,
-            first_time,
-            last_time,
             done,
         });
         let start = !std::mem::replace(&mut state.writer_runs, true);
@@ -142,13 +142,13 @@ impl Store {
             // Whoever the last group has answered may append again before the next one is taken: all that
             // wait share it, instead of every other one.
             glommio::executor().yield_now().await;
-            let group = self.state.borrow_mut().take_group();
+            let mut group = self.state.borrow_mut().take_group();
             if group.is_empty() {
                 self.state.borrow_mut().writer_runs = false;
                 self.waiters.wake_all();
                 return;
             }
-            match self.write_group(&group).await {
+            match self.write_group(&mut group).await {
                 Ok((place, written)) => self.complete(group, &place, &written),
                 Err(GroupError::Full { needed, available }) => {
                     self.refuse(group, needed, available);
@@ -160,23 +160,19 @@ impl Store {
 
     async fn write_group(
         self: &Rc<Self>,
-        group: &[Pending],
+        group: &mut [Pending],
     ) -> Result<(Place, Written), GroupError> {
-        let frames: usize = group.iter().map(|p| frame_len(p.payload_len)).sum();
-        let place = self.place(group[0].base, frames as u64).await?;
-        let block = place.file.block();
-        let head = if place.fresh.is_some() {
-            block as usize
-        } else {
-            0
-        };
-        let len = (head + frames).next_multiple_of(block as usize);
-        self.reserve(&place, place.pos + len as u64).await?;
-        self.filled_up_to(place.pos + len as u64).await;
+        let room: usize = group.iter().map(Pending::room).sum();
+        let place = self.place(group[0].base, room as u64).await?;
+        let filled = self.state.borrow().filled;
+        let layout = Layout::of(group, &place, filled, self.options.io_chunk_bytes);
+        let end = place.pos + layout.end as u64;
+        self.reserve(&place, end).await?;
+        self.filled_up_to(end).await;
         let durable = self.state.borrow().durable;
         let before = self.digest_before(&place);
         let written = self
-            .write_frames(group, &place, len, durable, before)
+            .write_frames(group, &place, layout, durable, before)
             .await?;
         place.file.sync().await?;
         if place.fresh.is_some() {
@@ -282,7 +278,7 @@ impl Store {
         segment.totals.digest = written.digest;
         state.work.writes += 1;
         state.work.syncs += 1;
-        state.work.written_bytes += len - place.pos;
+        state.work.written_bytes += written.bytes;
         state.work.padding_bytes += written.padding as u64;
         segment.totals.len = len;
         let mut finished = Vec::with_capacity(group.len());
@@ -292,19 +288,23 @@ impl Store {
                 note_mark(&mut state.durable_marks, origin, pending.end());
             }
             state.work.appends += 1;
+            finished.push(pending.done);
+            if pending.batch.is_gone() {
+                state.cache.clear();
+                continue;
+            }
             state.cache.push(CachedFrame {
                 base: pending.base,
-                bytes: pending.payload_len + 64 * pending.records.len(),
-                records: pending.records.clone(),
+                bytes: pending.batch.memory(),
+                batch: Arc::new(pending.batch),
             });
-            finished.push(pending.done);
         }
         let end = segment.totals.end;
         let checkpoint = len.saturating_sub(state.listed_len) >= CHECKPOINT_BYTES;
         state.advance(end);
-        state.filled = state.filled.max(len);
+        state.filled = state.filled.max(place.pos + written.end);
         state.groups_here += 1;
-        state.usual_group = (3 * state.usual_group + (len - place.pos)) / 4;
+        state.usual_group = (3 * state.usual_group + written.len) / 4;
         drop(borrow);
         self.reserve_ahead(&place.file);
         self.fill_ahead(&place.file);
@@ -354,11 +354,11 @@ impl State {
         let mut group = Vec::new();
         let mut bytes = 0;
         while let Some(next) = self.queue.front() {
-            if bytes > 0 && bytes + next.payload_len > GROUP_BYTES {
+            if bytes > 0 && bytes + next.batch.payload_len() > GROUP_BYTES {
                 break;
             }
-            bytes += next.payload_len;
-            self.queue_bytes -= next.payload_len;
+            bytes += next.batch.payload_len();
+            self.queue_bytes -= next.batch.payload_len();
             group.extend(self.queue.pop_front());
         }
         group
@@ -383,9 +383,9 @@ impl Segment {
         );
         let t = &mut self.totals;
         t.end = pending.end();
-        t.records += pending.records.len() as u64;
-        t.first_time = t.first_time.min(pending.first_time);
-        t.last_time = t.last_time.max(pending.last_time);
+        t.records += pending.batch.len() as u64;
+        t.first_time = t.first_time.min(pending.batch.first_time());
+        t.last_time = t.last_time.max(pending.batch.last_time());
     }
 }
 

@@ -3,12 +3,11 @@
 //! What this file keeps true: what is cached is one run of offsets without a gap that ends at the
 //! durable end; all caches of an executor together stay below one budget.
 
-use crate::format::record::Record;
+use crate::format::batch::Batch;
 use crate::limits::EXECUTOR_CACHE_BYTES;
 use narad_core::ids::Offset;
 use std::cell::Cell;
 use std::collections::VecDeque;
-use std::rc::Rc;
 use std::sync::Arc;
 
 thread_local! {
@@ -18,7 +17,7 @@ thread_local! {
 #[derive(Clone, Debug)]
 pub(crate) struct CachedFrame {
     pub(crate) base: Offset,
-    pub(crate) records: Rc<[Arc<Record>]>,
+    pub(crate) batch: Arc<Batch>,
     pub(crate) bytes: usize,
 }
 
@@ -27,8 +26,6 @@ pub(crate) struct Cache {
     frames: VecDeque<CachedFrame>,
     bytes: usize,
     limit: usize,
-    /// Dropped frames whose memory is still to be freed: many small pieces, which takes time.
-    spent: Vec<CachedFrame>,
 }
 
 impl Cache {
@@ -37,7 +34,6 @@ impl Cache {
             frames: VecDeque::new(),
             bytes: 0,
             limit,
-            spent: Vec::new(),
         }
     }
 
@@ -45,7 +41,7 @@ impl Cache {
     /// is used up by other logs, this one keeps its newest frame only.
     pub(crate) fn push(&mut self, frame: CachedFrame) {
         if let Some(last) = self.frames.back()
-            && last.base.0 + last.records.len() as u64 != frame.base.0
+            && last.base.0 + last.batch.len() as u64 != frame.base.0
         {
             self.clear();
         }
@@ -58,13 +54,7 @@ impl Cache {
                 return;
             };
             self.add(-(old.bytes as isize));
-            self.spent.push(old);
         }
-    }
-
-    /// What was dropped since the last call; the caller frees it when nobody waits for that.
-    pub(crate) fn take_spent(&mut self) -> Vec<CachedFrame> {
-        std::mem::take(&mut self.spent)
     }
 
     fn add(&mut self, bytes: isize) {

@@ -6,17 +6,16 @@
 use super::ahead::Stash;
 use super::state::Store;
 use crate::error::StorageError;
-use crate::format::record::Record;
+use crate::format::batch::{StoredRecord, release_neighbours};
 use crate::limits::{OPEN_SEGMENTS, READ_AHEAD_BYTES};
 use narad_core::copy::SegmentId;
 use narad_core::ids::{Offset, WallMs};
-use std::sync::Arc;
 
 /// Records read.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ReadBatch {
     /// The records with their offsets, ascending.
-    pub records: Vec<(Offset, Arc<Record>)>,
+    pub records: Vec<(Offset, StoredRecord)>,
     /// Where to read on.
     pub next: Offset,
     /// Offsets below `next` whose records are damaged, missing or deleted.
@@ -35,7 +34,7 @@ impl ReadBatch {
     }
 
     /// Takes one record; false when it does not fit any more.
-    fn take(&mut self, offset: Offset, record: &Arc<Record>, want: &mut Want) -> bool {
+    fn take(&mut self, offset: Offset, record: &StoredRecord, want: &mut Want) -> bool {
         let size = record.content_len() + 32;
         if self.records.len() >= want.records || (size > want.bytes && !self.records.is_empty()) {
             want.bytes = 0;
@@ -74,6 +73,7 @@ impl Store {
             }
             self.serve_stored(&mut batch, &mut want).await?;
         }
+        release_neighbours(&mut batch.records);
         Ok(batch)
     }
 
@@ -85,9 +85,11 @@ impl Store {
         };
         for frame in frames {
             let skip = batch.next.0.saturating_sub(frame.base.0) as usize;
-            for (i, record) in frame.records.iter().enumerate().skip(skip) {
+            for i in skip..frame.batch.len() {
                 let offset = frame.base.plus(i as u64);
-                if offset >= want.hwm || !batch.take(offset, record, want) {
+                let record = StoredRecord::new(&frame.batch, i);
+                let fits = |record| offset < want.hwm && batch.take(offset, &record, want);
+                if !record.is_some_and(fits) {
                     return true;
                 }
             }
@@ -197,7 +199,7 @@ impl Store {
         let mut next = self.locate_time(id, time).max(start);
         while next < hwm {
             let batch = self.read(next, 1024, READ_AHEAD_BYTES).await?;
-            if let Some((offset, _)) = batch.records.iter().find(|(_, r)| r.time >= time) {
+            if let Some((offset, _)) = batch.records.iter().find(|(_, r)| r.get().time >= time) {
                 return Ok(*offset);
             }
             next = batch.next;

@@ -6,7 +6,8 @@
 use super::WalEntry;
 use crate::disk;
 use crate::error::StorageError;
-use crate::format::record::Record;
+use crate::format::batch::Batch;
+use crate::format::record::{Record, RecordRef};
 use crate::format::segment::{Owner, SegmentHeader, parse_file_name};
 use crate::format::{FormatError, put, u32_at, u64_at};
 use crate::limits::FORMAT_VERSION;
@@ -22,28 +23,8 @@ const FLAG_PINNED: u8 = 1;
 const FLAG_KEY: u8 = 2;
 
 impl WalEntry {
-    /// The route goes in front of the key.
-    pub(super) fn into_record(self) -> Record {
-        let key = self.record.key.as_deref().unwrap_or(&[]);
-        let mut routed = Vec::with_capacity(ROUTE + key.len());
-        routed.extend_from_slice(&self.topic.0.to_le_bytes());
-        routed.extend_from_slice(&self.partition.0.to_le_bytes());
-        let pinned = if self.pinned { FLAG_PINNED } else { 0 };
-        let keyed = if self.record.key.is_some() {
-            FLAG_KEY
-        } else {
-            0
-        };
-        routed.extend_from_slice(&[pinned | keyed, 0]);
-        routed.extend_from_slice(key);
-        Record {
-            key: Some(routed),
-            ..self.record
-        }
-    }
-
-    pub(super) fn from_record(record: &Record) -> Option<Self> {
-        let (route, key) = record.key.as_ref()?.split_at_checked(ROUTE)?;
+    pub(super) fn from_record(record: RecordRef<'_>) -> Option<Self> {
+        let (route, key) = record.key?.split_at_checked(ROUTE)?;
         Some(Self {
             topic: TopicId(u64_at(route, 0)),
             partition: PartitionIndex(u32_at(route, 8)),
@@ -51,10 +32,35 @@ impl WalEntry {
             record: Record {
                 time: record.time,
                 key: (route[12] & FLAG_KEY != 0).then(|| key.to_vec()),
-                value: record.value.clone(),
+                value: record.value.to_vec(),
             },
         })
     }
+}
+
+/// Entries as records of the log underneath: the route goes in front of the key. `content` is about what
+/// they take.
+pub(super) fn batch(entries: &[WalEntry], content: usize) -> Batch {
+    let mut batch = Batch::with_capacity(entries.len(), content);
+    let mut routed = Vec::new();
+    for entry in entries {
+        routed.clear();
+        routed.extend_from_slice(&entry.topic.0.to_le_bytes());
+        routed.extend_from_slice(&entry.partition.0.to_le_bytes());
+        let pinned = if entry.pinned { FLAG_PINNED } else { 0 };
+        let keyed = if entry.record.key.is_some() {
+            FLAG_KEY
+        } else {
+            0
+        };
+        routed.extend_from_slice(&[pinned | keyed, 0]);
+        routed.extend_from_slice(entry.record.key.as_deref().unwrap_or(&[]));
+        batch.push(RecordRef {
+            key: Some(&routed),
+            ..entry.record.as_ref()
+        });
+    }
+    batch
 }
 
 fn encode_identity(id: WalId) -> Vec<u8> {
@@ -155,7 +161,8 @@ mod tests {
                         value: b"v".to_vec(),
                     },
                 };
-                let back = WalEntry::from_record(&entry.clone().into_record());
+                let one = batch(std::slice::from_ref(&entry), 0);
+                let back = one.get(0).and_then(WalEntry::from_record);
                 assert_eq!(back, Some(entry));
             }
         }

@@ -194,8 +194,7 @@ impl Wal {
                 available: cap_bytes.saturating_sub(used),
             });
         }
-        let records = entries.into_iter().map(WalEntry::into_record).collect();
-        let (appended, done) = self.0.store.submit(records, None)?;
+        let (appended, done) = self.0.store.submit(entry::batch(&entries, size), None)?;
         if let Some(done) = done {
             done.await.unwrap_or_else(|_| {
                 Err(AppendError::Closed {
@@ -236,7 +235,7 @@ impl Wal {
                 if bytes > 0 && bytes + size > max_bytes {
                     return Ok(out);
                 }
-                match WalEntry::from_record(&record) {
+                match WalEntry::from_record(record.get()) {
                     Some(entry) => out.push((seq_of(offset.0), entry)),
                     None => self.0.note_lost(offset.0, offset.0 + 1),
                 }

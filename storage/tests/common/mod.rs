@@ -106,7 +106,7 @@ pub async fn read_all(log: &Log) -> (Vec<(u64, Record)>, u64) {
             return (out, skipped);
         }
         next = batch.next;
-        out.extend(batch.records.iter().map(|(o, r)| (o.0, (**r).clone())));
+        out.extend(batch.records.iter().map(|(o, r)| (o.0, r.to_record())));
     }
 }
 
