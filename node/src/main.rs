@@ -1,5 +1,10 @@
 //! The `narad` program.
 
+/// A call that carries one record makes and drops some twenty small pieces of memory; the system's own
+/// allocator took an eighth of a shard's time for them.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 fn main() -> std::process::ExitCode {
     narad::cli::run()
 }
