@@ -22,4 +22,5 @@ pub mod rig;
 pub mod servers;
 pub mod stop;
 pub mod storage;
+pub mod throttle;
 pub mod units;

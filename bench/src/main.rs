@@ -13,6 +13,7 @@ use narad_bench::rig::echo;
 use narad_bench::servers::Servers;
 use narad_bench::stop::Stop;
 use narad_bench::storage::{self, StorageArgs};
+use narad_bench::throttle::{self, ThrottleArgs};
 use serde_json::Value;
 use std::process::ExitCode;
 use std::rc::Rc;
@@ -51,6 +52,8 @@ enum Command {
     Produce(ProduceArgs),
     /// Produce, consume and ack together, with a bar; and what moves cost others
     Flow(FlowArgs),
+    /// What moves cost others while copies adapt to them, with bars
+    Throttle(ThrottleArgs),
     /// Answer calls with the bytes that came, until standard input ends: one side of produce
     #[command(hide = true)]
     Echo,
@@ -122,6 +125,13 @@ fn main() -> ExitCode {
             Command::Flow(args) => match flow::run(&args, &stop).await {
                 Ok(report) => {
                     print(cli.json, &report.json(), || flow::text(&report));
+                    ExitCode::from(u8::from(args.check && !report.is_good()))
+                }
+                Err(error) => failed(&error),
+            },
+            Command::Throttle(args) => match throttle::run(&args, &stop).await {
+                Ok(report) => {
+                    print(cli.json, &report.json(), || report.text());
                     ExitCode::from(u8::from(args.check && !report.is_good()))
                 }
                 Err(error) => failed(&error),

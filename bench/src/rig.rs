@@ -1,4 +1,4 @@
-//! What `produce` and `flow` are made of: ways to send calls, clocks, and the two measures, the bare
+//! What `produce`, `flow` and `throttle` are made of: ways to send calls, clocks, and the two measures, the bare
 //! echo and the bare disk.
 //!
 //! What this module keeps true: both sides of a comparison are driven by the same code, over as many
@@ -10,6 +10,7 @@ pub mod cpu;
 pub mod disk;
 pub mod drive;
 pub mod echo;
+pub mod moves;
 pub mod place;
 
 use crate::node::NodeError;

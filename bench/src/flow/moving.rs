@@ -8,15 +8,12 @@ use crate::produce::bars::slots;
 use crate::rig::bench_cluster::Measured;
 use crate::rig::callers::ProduceCaller;
 use crate::rig::drive::{self, Until};
-use crate::rig::{RigError, call};
+use crate::rig::{RigError, call, moves};
 use crate::stop::Stop;
-use narad_core::ids::PartitionIndex;
-use narad_wire::client::MoveView;
-use narad_wire::error::ErrorCode;
 use serde_json::{Value, json};
 use std::cell::Cell;
 use std::rc::Rc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// The topic whose partitions move.
 const MOVING: &str = "narad-bench-moving";
@@ -32,8 +29,6 @@ const CONNECTIONS: usize = 16;
 const BEFORE: Duration = Duration::from_secs(4);
 /// One part of the time during which things move.
 const PART: Duration = Duration::from_secs(1);
-/// Moves that have not ended by then never will.
-const MOVED_WITHIN: Duration = Duration::from_secs(300);
 
 /// Starts two nodes, fills, moves and measures.
 ///
@@ -63,13 +58,17 @@ pub async fn measure(args: &FlowArgs, stop: &Stop) -> Result<Value, RigError> {
     }
 
     let (consumers, tasks) = consume(cluster.servers(), CALM).await?;
-    let began = Instant::now();
-    order(&cluster).await?;
+    // The planner's own moves would even out what the orders do.
+    call(
+        "pausing the controller",
+        client.pause_rebalance(Some(true)).await,
+    )?;
+    let ordered = moves::order(&cluster, MOVING).await?;
     let moved = Rc::new(Cell::new(false));
     let waiter = {
         let (client, moved) = (client.clone(), moved.clone());
         glommio::spawn_local(async move {
-            let ended = moves_ended(&client, began).await;
+            let ended = moves::ended(&client, &ordered).await;
             moved.set(true);
             ended
         })
@@ -78,8 +77,7 @@ pub async fn measure(args: &FlowArgs, stop: &Stop) -> Result<Value, RigError> {
     while !moved.get() {
         during.push(drive::open(&caller, CONNECTIONS, CALLS_PER_S, PART, watched).await?);
     }
-    let moves = waiter.await?;
-    let seconds = began.elapsed().as_secs_f64();
+    let (moves, seconds) = waiter.await?;
     consumers.stopped.set(true);
     for task in tasks {
         task.await;
@@ -98,38 +96,4 @@ pub async fn measure(args: &FlowArgs, stop: &Stop) -> Result<Value, RigError> {
         "consume_before": before_consumers.times(),
         "consume_while_moving": consumers.times(),
     }))
-}
-
-/// Orders each partition to the node that does not own it.
-async fn order(cluster: &Measured) -> Result<(), RigError> {
-    let client = cluster.client();
-    let members = call("asking for the members", client.members().await)?.members;
-    let topic = call("describing a topic", client.describe_topic(MOVING).await)?;
-    for partition in &topic.partitions {
-        let other = members.iter().find(|member| member.id != partition.owner);
-        let Some(other) = other else {
-            return Err(RigError::Usage("there is one node only".into()));
-        };
-        let index = PartitionIndex(partition.index);
-        match client.move_to(MOVING, index, &other.id).await {
-            // The planner has set it going already, to even out what the orders before have done.
-            Err(error) if error.code() == Some(ErrorCode::Refused) => {}
-            ordered => drop(call("ordering a move", ordered)?),
-        }
-    }
-    Ok(())
-}
-
-async fn moves_ended(
-    client: &narad_wire::client::Client,
-    began: Instant,
-) -> Result<Vec<MoveView>, RigError> {
-    loop {
-        let view = call("asking for the moves", client.moves().await)?;
-        if view.moves.is_empty() || began.elapsed() > MOVED_WITHIN {
-            let ours = view.finished.into_iter();
-            return Ok(ours.filter(|one| one.topic == MOVING).collect());
-        }
-        glommio::timer::sleep(Duration::from_millis(100)).await;
-    }
 }

@@ -191,14 +191,29 @@ pub async fn open<C: Caller + 'static>(
     connections: usize,
     rate: f64,
     time: Duration,
+    watched: (&Cpu, &Stop),
+) -> Result<Slot, RigError> {
+    let calls = (rate * time.as_secs_f64()).ceil().max(1.0) as usize;
+    open_while(caller, connections, rate, |n| n < calls, watched).await
+}
+
+/// Makes `rate` calls a second, over `connections` in turn, as long as `more` says so, which is asked
+/// before each with the number of those before it.
+///
+/// # Errors
+/// As [`closed`].
+pub async fn open_while<C: Caller + 'static>(
+    caller: &Rc<C>,
+    connections: usize,
+    rate: f64,
+    more: impl Fn(usize) -> bool,
     (cpu, stop): (&Cpu, &Stop),
 ) -> Result<Slot, RigError> {
     let tally = Tally::new();
     let room = std::sync::Arc::new(Semaphore::new(OPEN_IN_FLIGHT));
     let before = cpu.seconds();
     let began = Instant::now();
-    let calls = (rate * time.as_secs_f64()).ceil().max(1.0) as usize;
-    for n in 0..calls {
+    for n in (0..).take_while(|n| more(*n)) {
         let due = began + Duration::from_secs_f64(n as f64 / rate);
         let early = due.saturating_duration_since(Instant::now());
         if !early.is_zero() {

@@ -41,7 +41,7 @@ pub struct Window {
     pub samples: u64,
     /// Their p99, in microseconds.
     pub p99_us: u64,
-    /// Bytes copied in either direction.
+    /// Bytes copied, in the direction in which there were more: the limit is one for each.
     pub copied_bytes: u64,
 }
 

@@ -20,18 +20,21 @@ pub(super) fn start(core: Rc<Core>, bulk: Arc<BulkServer>) {
         let mut stop = core.ctx.stop.clone();
         let mut meta = core.ctx.meta.clone();
         let mut machine = Adaptive::default();
-        let (mut before, mut copied) = (Vec::new(), 0);
+        let mut before = Vec::new();
+        let (mut sent_before, mut received_before) = (0, 0);
         while !*stop.borrow_and_update() {
             let set = meta.borrow_and_update().throttle_bytes_per_s;
             let (samples, p99_us) = core.ctx.pace.foreground.since(&mut before);
-            let all =
-                bulk.stats().sent_bytes + core.ctx.pace.received_bytes.load(Ordering::Relaxed);
+            let sent = bulk.stats().sent_bytes;
+            let received = core.ctx.pace.received_bytes.load(Ordering::Relaxed);
             let window = Window {
                 samples,
                 p99_us,
-                copied_bytes: all - copied,
+                // The limit is one for each direction: of a node that sends and receives at once it would
+                // bind neither, were it reckoned from the sum.
+                copied_bytes: (sent - sent_before).max(received - received_before),
             };
-            copied = all;
+            (sent_before, received_before) = (sent, received);
             // It goes on learning while a fixed limit is set.
             let adaptive = machine.step(window);
             let limit = match set {
