@@ -57,7 +57,8 @@ interface Node {
   moveTo @14 (topic :Text, partition :UInt32, to :Text) -> (moveId :UInt64, error :Common.Error);
   cancelMove @15 (topic :Text, partition :UInt32) -> (error :Common.Error);
   decommission @16 (node :Text, cancel :Bool = false, dryRun :Bool = false)
-      -> (steps :List(PlanStep), notes :List(Text), error :Common.Error);
+      -> (steps :List(PlanStep), notes :List(Text), error :Common.Error, blocked :List(Text));
+  # blocked: what keeps it from ending until somebody does something about it, a sentence each.
   throttle @17 (bytesPerS :UInt64 = 0, set :Bool = true, adaptive :Bool = false)
       -> (bytesPerS :UInt64, error :Common.Error, adaptive :Bool);
   # 0 = unlimited. set = false only reads. adaptive (the default of a cluster): each node copies as fast as
@@ -213,7 +214,7 @@ struct Move {
                            # roll_back: the flip was refused for good, the copy goes back into staging.
   bytesDone @6 :UInt64;
   bytesLeft @7 :UInt64;
-  bytesPerS @8 :UInt64;    # B of the latest pass
+  bytesPerS @8 :UInt64;    # B of the latest pass, of all copying so far while passes are short; 0: none yet
   writeBytesPerS @9 :UInt64;  # W of the source
   passes @10 :UInt32;
   converged @11 :Bool;
@@ -227,6 +228,7 @@ struct Move {
                            # cancelled: the topic is gone.
   tails @18 :List(UInt64); # bytes left at the end of each pass
   manual @19 :Bool;
+  frozenForUs @20 :UInt64; # while the source is frozen: since it was asked to freeze; else 0
 }
 
 struct FreezeSplit {

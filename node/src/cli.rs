@@ -14,6 +14,7 @@ pub mod lines;
 pub mod moves;
 pub mod offline;
 pub mod output;
+mod precheck;
 pub mod produce;
 pub mod replay;
 pub mod rescue;

@@ -20,7 +20,7 @@ mod propose;
 pub(crate) mod registration;
 mod requests;
 mod transport;
-mod views;
+pub(crate) mod views;
 
 pub use machine::MetaMachine;
 

@@ -1,5 +1,5 @@
 //! Deaths, standstills and lost answers on purpose, so that a test can put them between any two steps
-//! of a move.
+//! of a move, or of a node's removal.
 //!
 //! What this file keeps true: a release build has none of it; a debug build dies only when
 //! `NARAD_DIE_BEFORE` names the step, by SIGKILL, so nothing is flushed or said first. It stops
@@ -38,9 +38,32 @@ fn signal(signal: Signal) {
 }
 
 /// Ends or stops this process before the effect is carried out, if the environment asks for it.
-pub(super) fn before(effect: &TargetEffect) {
+pub(crate) fn before(effect: &TargetEffect) {
+    at(name(effect));
+}
+
+/// A step of a drained node's removal, named in the same variables.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Removal {
+    /// Leadership is about to be handed over.
+    Transfer,
+    /// The node is about to be taken out of Raft's membership.
+    Expel,
+    /// It is out of that, and about to be removed from the metadata.
+    Remove,
+}
+
+/// Ends or stops this process before the step is carried out, if the environment asks for it.
+pub(crate) fn before_removal(step: Removal) {
+    at(Some(match step {
+        Removal::Transfer => "transfer",
+        Removal::Expel => "expel",
+        Removal::Remove => "remove",
+    }));
+}
+
+fn at(name: Option<&str>) {
     static STOPPED: AtomicBool = AtomicBool::new(false);
-    let name = name(effect);
     if wanted("NARAD_DIE_BEFORE", name) {
         signal(Signal::SIGKILL);
     }
@@ -52,7 +75,7 @@ pub(super) fn before(effect: &TargetEffect) {
 }
 
 /// Whether the answer to this command is to be taken for lost, once.
-pub(super) fn loses_reply(command: &Command) -> bool {
+pub(crate) fn loses_reply(command: &Command) -> bool {
     static LOST: AtomicBool = AtomicBool::new(false);
     let name = matches!(command, Command::CompleteMove { .. }).then_some("flip");
     let lost = wanted("NARAD_LOSE_REPLY", name) && !LOST.swap(true, Ordering::SeqCst);

@@ -13,6 +13,7 @@ pub mod config;
 pub mod context;
 pub mod control;
 pub mod data_dir;
+mod failpoint;
 pub mod limits;
 pub mod messages;
 pub mod metrics;

@@ -4,7 +4,6 @@
 //! copy whose flip is not known (rule R3) is resolved before anything else of its partition; no
 //! move begins before this start has been confirmed by a barrier.
 
-mod failpoint;
 mod history;
 mod interrupt;
 mod janitor;

@@ -179,7 +179,8 @@ pub struct MoveView {
     pub bytes_done: u64,
     /// Bytes still at the source only.
     pub bytes_left: u64,
-    /// Copy bandwidth B of the latest pass, in bytes/s.
+    /// Copy bandwidth B in bytes/s: of the latest pass that was long enough to measure, of all that was
+    /// copied until there is one; 0: nothing was copied yet.
     pub bytes_per_s: u64,
     /// Write rate W of the source, in bytes/s.
     pub write_bytes_per_s: u64,
@@ -204,6 +205,10 @@ pub struct MoveView {
     pub tails: Vec<u64>,
     /// Ordered by an operator.
     pub manual: bool,
+    /// While the source is frozen, how long it has been, in microseconds, counted from asking it to freeze;
+    /// 0 otherwise.
+    #[serde(default)]
+    pub frozen_for_us: u64,
 }
 
 impl MoveView {
@@ -265,6 +270,9 @@ pub struct PlanView {
     pub steps: Vec<PlanStepView>,
     /// What holds something back, a sentence each.
     pub notes: Vec<String>,
+    /// Of a decommission: what keeps it from ending until somebody does something about it, a sentence each.
+    #[serde(default)]
+    pub blocked: Vec<String>,
 }
 
 /// Where a topic's partitions are.

@@ -196,6 +196,7 @@ fn keys_views_and_settings_survive() {
         outcome: "flipped".into(),
         tails: vec![5, 4, 3],
         manual: true,
+        frozen_for_us: 21,
     };
     let back = through!(move_, |b| convert::write_move(b, &view), |r| {
         convert::read_move(r).unwrap()

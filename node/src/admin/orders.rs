@@ -13,6 +13,14 @@ use std::sync::Arc;
 
 /// The query that accepts a loss.
 const ACCEPT: &str = "accept_loss=true";
+/// The query that starts a decommission only when it can end as things are.
+const IF_POSSIBLE: &str = "if_possible=true";
+
+/// Whether a URL has this in its query.
+fn asks(url: &str, wanted: &str) -> bool {
+    let query = url.split_once('?').map_or("", |(_, query)| query);
+    query.split('&').any(|part| part == wanted)
+}
 
 fn node(id: &str) -> Result<NodeId, Box<Reply>> {
     NodeId::parse(id).map_err(|error| {
@@ -22,11 +30,44 @@ fn node(id: &str) -> Result<NodeId, Box<Reply>> {
     })
 }
 
-pub(super) fn decommission(ctx: &Arc<NodeContext>, id: &str, draining: bool) -> Reply {
+/// Drains a node off; with [`IF_POSSIBLE`] only when nothing is known that keeps that from ending.
+pub(super) fn decommission(ctx: &Arc<NodeContext>, id: &str, url: &str) -> Reply {
     let id = match node(id) {
         Ok(id) => id,
         Err(reply) => return *reply,
     };
+    if asks(url, IF_POSSIBLE) {
+        let planned = ctx.control.ask_blocking(|answer| ControlRequest::Plan {
+            draining: Some(id.clone()),
+            answer,
+        });
+        match planned {
+            Ok(Ok(plan)) if plan.blocked.is_empty() => {}
+            Ok(Ok(plan)) => {
+                return problem(
+                    409,
+                    "refused",
+                    &format!("it would not end: {}", plan.blocked.join("; ")),
+                    &format!(
+                        "do something about that first; without ?{IF_POSSIBLE} it is started and waits"
+                    ),
+                );
+            }
+            other => return view(other),
+        }
+    }
+    drain(ctx, id, true)
+}
+
+/// A node that is drained off stays.
+pub(super) fn keep(ctx: &Arc<NodeContext>, id: &str) -> Reply {
+    match node(id) {
+        Ok(id) => drain(ctx, id, false),
+        Err(reply) => *reply,
+    }
+}
+
+fn drain(ctx: &Arc<NodeContext>, id: NodeId, draining: bool) -> Reply {
     let command = Command::SetDraining {
         id: id.clone(),
         draining,
@@ -68,13 +109,15 @@ pub(super) fn forget(ctx: &Arc<NodeContext>, id: &str, url: &str) -> Reply {
         Ok(id) => id,
         Err(reply) => return *reply,
     };
-    let query = url.split_once('?').map_or("", |(_, query)| query);
-    if !query.split('&').any(|part| part == ACCEPT) {
+    if !asks(url, ACCEPT) {
         let message = format!("giving {id} up loses what only its disk holds");
         let hint = format!("GET this path lists it; POST it with ?{ACCEPT} to do it");
         return problem(400, "invalid", &message, &hint);
     }
     let state = ctx.state();
+    if let Some(why) = crate::control::views::heirless(&state, &id) {
+        return problem(409, "refused", &why, "GET this path shows what is lost");
+    }
     let deaths = state.members.get(&id).map(|member| member.deaths);
     let command = Command::ForgetMember {
         id: id.clone(),

@@ -77,8 +77,8 @@ pub(super) fn route(ctx: &Arc<NodeContext>, method: &str, url: &str) -> Reply {
     let parts: Vec<&str> = path.split('/').filter(|part| !part.is_empty()).collect();
     match parts.as_slice() {
         ["v1", "cluster", "members", id, "decommission"] => match method {
-            "POST" => orders::decommission(ctx, id, true),
-            "DELETE" => orders::decommission(ctx, id, false),
+            "POST" => orders::decommission(ctx, id, url),
+            "DELETE" => orders::keep(ctx, id),
             "GET" | "HEAD" => orders::dry_run(ctx, id),
             _ => not_allowed("GET, HEAD, POST, DELETE"),
         },

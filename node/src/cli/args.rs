@@ -322,6 +322,12 @@ pub struct DecommissionArgs {
     /// Only show what would be moved where
     #[arg(long)]
     pub dry_run: bool,
+    /// Start only if nothing is known that keeps it from ending until somebody does something about it
+    #[arg(long, conflicts_with_all = ["cancel", "dry_run"])]
+    pub if_possible: bool,
+    /// Do not ask before starting what cannot end as things are
+    #[arg(long, conflicts_with_all = ["cancel", "dry_run", "if_possible"])]
+    pub yes: bool,
 }
 
 /// `narad recover-quorum`.

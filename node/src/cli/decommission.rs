@@ -12,6 +12,7 @@ use super::error::{CliError, CliResult};
 use super::interrupt::Interrupt;
 use super::moves::interrupted;
 use super::output::{Out, Progress};
+use super::precheck;
 use super::units;
 use narad_wire::client::{MemberView, MovesView, PlanView};
 use narad_wire::error::WireError;
@@ -55,12 +56,17 @@ pub async fn run(
                 return out.json(&checked);
             }
             out.line(cluster::plan(&checked))?;
-            return out.line(estimate);
+            out.line(estimate)?;
+            for why in &checked.blocked {
+                out.line(format_args!("will not end as things are: {why}"))?;
+            }
+            return Ok(());
         }
         for note in &checked.notes {
             progress.note(note);
         }
         progress.note(&estimate);
+        precheck::agreed(node, &checked.blocked, &args, &progress, interrupt).await?;
     }
     let plan = session.decommission(node, args.cancel, false).await?;
     if args.wait {
@@ -378,7 +384,7 @@ mod tests {
         };
         let plan = PlanView {
             steps: vec![step(600 << 20), step(400 << 20), step(0)],
-            notes: Vec::new(),
+            ..PlanView::default()
         };
         let none = estimate(&plan, &MovesView::default(), 0);
         assert!(

@@ -177,7 +177,9 @@ fn overview(view: &MovesView) -> String {
 }
 
 fn running(moves: &[MoveView]) -> String {
-    let heads = [
+    // Most of the time nothing is frozen, and the width is needed for other things.
+    let frozen = moves.iter().any(|one| one.frozen_for_us > 0);
+    let mut heads = vec![
         "partition",
         "from",
         "to",
@@ -189,11 +191,12 @@ fn running(moves: &[MoveView]) -> String {
         ">W/B",
         ">pass",
         ">ETA",
-        "last error",
     ];
+    heads.extend(frozen.then_some(">frozen"));
+    heads.push("last error");
     let mut rows = table(&heads);
     for one in moves {
-        rows.add_row(vec![
+        let mut row = vec![
             format!("{}/{}", one.topic, one.partition),
             one.source.clone(),
             one.target.clone(),
@@ -201,12 +204,19 @@ fn running(moves: &[MoveView]) -> String {
             one.percent().to_string(),
             units::size(one.bytes_done),
             units::size(one.bytes_left),
-            units::rate(one.bytes_per_s),
+            pace(one),
             ratio(one),
             one.passes.to_string(),
             one.eta_ms().map_or("-".to_owned(), units::millis),
-            one.last_error.clone(),
-        ]);
+        ];
+        if frozen {
+            row.push(match one.frozen_for_us {
+                0 => "-".to_owned(),
+                us => units::millis(us.div_ceil(1_000)),
+            });
+        }
+        row.push(one.last_error.clone());
+        rows.add_row(row);
     }
     render(&rows)
 }
@@ -243,7 +253,7 @@ fn finished(moves: &[MoveView]) -> String {
             one.target.clone(),
             one.outcome.clone(),
             units::size(one.bytes_done),
-            units::rate(one.bytes_per_s),
+            pace(one),
             ratio(one),
             one.passes.to_string(),
             units::millis(one.elapsed_ms),
@@ -252,6 +262,14 @@ fn finished(moves: &[MoveView]) -> String {
         ]);
     }
     render(&rows)
+}
+
+/// B, unknown before anything was copied.
+fn pace(one: &MoveView) -> String {
+    match one.bytes_per_s {
+        0 => "-".to_owned(),
+        pace => units::rate(pace),
+    }
 }
 
 /// W/B, unknown before the first pass.
@@ -297,6 +315,27 @@ mod tests {
         }
         assert!(
             text.lines().all(|line| line.chars().count() <= 100),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn a_frozen_source_shows_for_how_long_and_an_unknown_pace_shows_as_such() {
+        let mut frozen = moving();
+        frozen.phase = "flip_unknown".into();
+        frozen.frozen_for_us = 61_200;
+        frozen.last_error = "no leader could be reached to learn about the flip".into();
+        let mut new = moving();
+        new.partition = 11;
+        (new.bytes_per_s, new.phase) = (0, "open".into());
+        let text = running(&[frozen, new.clone()]);
+        assert!(text.contains("frozen") && text.contains("62 ms"), "{text}");
+        for line in text.lines() {
+            assert!(line.chars().count() <= 100, "{line}");
+        }
+        let text = running(&[new]);
+        assert!(
+            !text.contains("frozen") && !text.contains("0 B/s"),
             "{text}"
         );
     }

@@ -6,6 +6,7 @@
 
 use super::core::Core;
 use crate::clock::mono_ms;
+use crate::failpoint::{self, Removal};
 use crate::limits;
 use crate::raft::{MembershipError, RaftPeer};
 use narad_core::ids::NodeId;
@@ -193,6 +194,7 @@ impl Core {
         if !holds.is_empty() {
             return self.give_leadership_away(id).await;
         }
+        failpoint::before_removal(Removal::Expel);
         if self.raft.membership().contains(id.as_str())
             && let Err(error) = self.expel(id).await
         {
@@ -211,6 +213,7 @@ impl Core {
             id: id.clone(),
             drain: member.draining_changed,
         };
+        failpoint::before_removal(Removal::Remove);
         match self.propose_here(&remove).await {
             Ok((index, Reply::Done { .. })) => {
                 tracing::info!(%id, %index, "the drained node has left the cluster");
@@ -249,6 +252,7 @@ impl Core {
             return false;
         };
         let limit = Duration::from_millis(limits::HAND_OVER_MS);
+        failpoint::before_removal(Removal::Transfer);
         match self.raft.transfer_leader(to.as_str(), limit).await {
             Ok(()) => {
                 tracing::info!(%leaving, %to, "leadership has been moved off the drained node");

@@ -161,7 +161,8 @@ impl Core {
             None => {
                 rpc::call(limit, node.plan_request().send(), |results| {
                     convert::check(results.has_error(), results.get_error())?;
-                    read_plan(results.get_steps()?, results.get_notes()?)
+                    let (steps, notes) = (results.get_steps()?, results.get_notes()?);
+                    read_plan(steps, notes, None)
                 })
                 .await
             }
@@ -171,7 +172,8 @@ impl Core {
                 call.get().set_dry_run(true);
                 rpc::call(limit, call.send(), |results| {
                     convert::check(results.has_error(), results.get_error())?;
-                    read_plan(results.get_steps()?, results.get_notes()?)
+                    let (steps, notes) = (results.get_steps()?, results.get_notes()?);
+                    read_plan(steps, notes, Some(results.get_blocked()?))
                 })
                 .await
             }
@@ -238,14 +240,18 @@ impl Core {
 fn read_plan(
     steps: capnp::struct_list::Reader<'_, plan_step::Owned>,
     notes: capnp::text_list::Reader<'_>,
+    blocked: Option<capnp::text_list::Reader<'_>>,
 ) -> Result<PlanView, WireError> {
+    let texts = |list: capnp::text_list::Reader<'_>| {
+        let texts = list.iter().map(|text| convert::text(text?));
+        texts.collect::<Result<Vec<String>, WireError>>()
+    };
     let steps: Result<Vec<PlanStepView>, WireError> =
         steps.iter().map(convert::read_plan_step).collect();
-    let notes: Result<Vec<String>, WireError> =
-        notes.iter().map(|note| convert::text(note?)).collect();
     Ok(PlanView {
         steps: steps?,
-        notes: notes?,
+        notes: texts(notes)?,
+        blocked: blocked.map_or(Ok(Vec::new()), texts)?,
     })
 }
 

@@ -7,7 +7,7 @@ use super::core::Core;
 use crate::limits;
 use narad_core::ids::{NodeId, PartitionKey};
 use narad_core::meta::{Member, MemberStatus, MetaState};
-use narad_core::planner::{DrainHold, Plan};
+use narad_core::planner::{DrainHold, Plan, drain_blocks};
 use narad_wire::client::{
     LossView, LostPartitionView, MemberView, MembersView, PlanStepView, PlanView,
 };
@@ -136,11 +136,15 @@ impl Core {
             if let Some(member) = as_drained.members.get_mut(node) {
                 std::sync::Arc::make_mut(member).draining = true;
             }
-            view.notes.extend(
-                shown(&self.holds(&as_drained, node))
-                    .iter()
-                    .map(|hold| format!("{node} {hold}")),
-            );
+            let holds = self.holds(&as_drained, node);
+            let shown = shown(&holds);
+            view.notes
+                .extend(shown.iter().map(|hold| format!("{node} {hold}")));
+            let blocks = drain_blocks(node, &holds, &plan, || {
+                self.plan_drained_roomy(&state, node)
+            });
+            view.blocked
+                .extend(blocks.iter().map(|block| format!("{node} {block}")));
         }
         Ok(view)
     }
@@ -209,7 +213,24 @@ fn loss_notes(state: &MetaState, node: &NodeId, lost: &[LostPartitionView]) -> V
     {
         notes.push("no other member can take its partitions: start a node first".to_owned());
     }
+    notes.extend(heirless(state, node));
     notes
+}
+
+/// Why `node` cannot be given up although there are receivers, and what to do about it.
+pub(crate) fn heirless(state: &MetaState, node: &NodeId) -> Option<String> {
+    let keys = state.heirless(node);
+    let first = keys.first()?;
+    let more = match keys.len() {
+        1 => String::new(),
+        n => format!(" and {} more", n - 1),
+    };
+    Some(format!(
+        "every other member that takes partitions keeps an old copy of {}/{}{more}, which it can hand over to \
+         a new owner only: start one more node, or cancel a decommission, and give {node} up then",
+        topic_name(state, *first),
+        first.partition
+    ))
 }
 
 /// The holds in words. Leadership is moved away last, so it is named only when nothing else holds.
@@ -260,5 +281,9 @@ fn describe(state: &MetaState, plan: &Plan, sizes: &BTreeMap<PartitionKey, u64>)
             plan.steps.len() - limits::PLAN_STEPS_MAX
         ));
     }
-    PlanView { steps, notes }
+    PlanView {
+        steps,
+        notes,
+        blocked: Vec::new(),
+    }
 }

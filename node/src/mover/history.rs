@@ -54,8 +54,53 @@ fn phase_name(phase: MovePhase) -> &'static str {
 pub(super) struct Facts<'a> {
     pub(super) ctx: &'a NodeContext,
     pub(super) began: Instant,
+    /// Bytes of the copy that runs.
     pub(super) live_bytes: u64,
+    /// All that was copied, and the time that it took.
+    pub(super) copied: Copied,
     pub(super) freeze: Freeze,
+}
+
+/// What was copied in the life of a worker, in all passes and drains.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Copied {
+    /// Bytes.
+    pub(super) bytes: u64,
+    /// Time spent copying them, in microseconds.
+    pub(super) us: u64,
+}
+
+impl Copied {
+    /// With what the latest copy did.
+    pub(super) fn and(self, bytes: u64, us: u64) -> Self {
+        Self {
+            bytes: self.bytes.saturating_add(bytes),
+            us: self.us.saturating_add(us),
+        }
+    }
+
+    /// Bytes a second; 0 when nothing was copied.
+    fn bytes_per_s(self) -> u64 {
+        let rate = u128::from(self.bytes) * 1_000_000 / u128::from(self.us.max(1));
+        u64::try_from(rate).unwrap_or(u64::MAX)
+    }
+}
+
+/// How long the source has been frozen, as far as the phase says that it is, in microseconds.
+fn frozen_for_us(phase: MovePhase, freeze: &Freeze) -> u64 {
+    let frozen = match phase {
+        MovePhase::Freezing
+        | MovePhase::Finalizing
+        | MovePhase::Flipping
+        | MovePhase::Unknown
+        | MovePhase::TakingOver => freeze.whole_us == 0,
+        MovePhase::Waiting
+        | MovePhase::Opening
+        | MovePhase::CatchUp
+        | MovePhase::RollingBack
+        | MovePhase::Ended => false,
+    };
+    freeze.asked.filter(|_| frozen).map_or(0, us_since)
 }
 
 /// A move as operators see it.
@@ -66,9 +111,8 @@ pub(super) fn view(progress: &MoveProgress, facts: &Facts<'_>) -> MoveView {
         .assignment(progress.key)
         .and_then(|a| a.target.as_ref())
         .filter(|t| t.move_id == progress.move_id);
-    // B of the latest pass, and in the first one what it comes to so far.
     let elapsed_ms = us_since(facts.began) / 1_000;
-    let so_far = facts.live_bytes.saturating_mul(1_000) / elapsed_ms.max(1);
+    let so_far = facts.copied.bytes_per_s();
     MoveView {
         topic: topic.map_or_else(String::new, |topic| topic.name.0.clone()),
         partition: progress.key.partition.0,
@@ -90,6 +134,7 @@ pub(super) fn view(progress: &MoveProgress, facts: &Facts<'_>) -> MoveView {
         outcome: String::new(),
         tails: progress.tails.clone(),
         manual: target.is_some_and(|t| t.manual),
+        frozen_for_us: frozen_for_us(progress.phase, &facts.freeze),
     }
 }
 
@@ -161,4 +206,50 @@ fn observe_freeze(freeze: &Freeze, m: &Metrics) {
             .observe(us as f64 / 1e6);
     }
     m.freeze_bytes.observe(freeze.bytes as f64);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_pace_of_short_passes_is_that_of_all_of_them() {
+        assert_eq!(Copied::default().bytes_per_s(), 0);
+        // Three passes, each too short to be measured alone.
+        let all = Copied::default()
+            .and(1_000, 500)
+            .and(0, 100)
+            .and(3_000, 1_400);
+        assert_eq!(all.bytes_per_s(), 2_000_000);
+        let most = Copied::default().and(u64::MAX, 1).and(1, 0);
+        assert_eq!(most.bytes_per_s(), u64::MAX);
+    }
+
+    #[test]
+    fn a_freeze_so_far_is_shown_while_the_source_is_frozen_and_not_before_or_after() {
+        let asked = Instant::now() - Duration::from_millis(20);
+        let frozen = Freeze {
+            asked: Some(asked),
+            ..Freeze::default()
+        };
+        for phase in [
+            MovePhase::Freezing,
+            MovePhase::Finalizing,
+            MovePhase::Flipping,
+            MovePhase::Unknown,
+            MovePhase::TakingOver,
+        ] {
+            assert!(frozen_for_us(phase, &frozen) >= 20_000, "{phase:?}");
+            // The permission is being recorded: nobody was asked yet.
+            assert_eq!(frozen_for_us(phase, &Freeze::default()), 0, "{phase:?}");
+        }
+        for phase in [MovePhase::CatchUp, MovePhase::RollingBack, MovePhase::Ended] {
+            assert_eq!(frozen_for_us(phase, &frozen), 0, "{phase:?}");
+        }
+        let served = Freeze {
+            whole_us: 21_000,
+            ..frozen
+        };
+        assert_eq!(frozen_for_us(MovePhase::TakingOver, &served), 0);
+    }
 }

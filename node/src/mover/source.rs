@@ -275,6 +275,16 @@ mod tests {
             })
         );
         assert_eq!(
+            refusal(&fault(
+                ErrorCode::Unavailable,
+                r#"{"reason":"not_yet","current":41}"#
+            )),
+            Some(SourceRefusal::NotYet {
+                applied: RaftIndex(41)
+            })
+        );
+        // As an older release says it.
+        assert_eq!(
             refusal(&fault(ErrorCode::Unavailable, r#"{"reason":"not_yet"}"#)),
             Some(SourceRefusal::NotYet {
                 applied: RaftIndex(0)

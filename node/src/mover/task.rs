@@ -54,7 +54,7 @@ pub(super) async fn run(mover: Rc<Mover>, mut machine: TargetMove, running: Rc<R
                     TargetEffect::Interrupt => work.interrupt.stop(),
                     TargetEffect::Done { outcome } => ended = Some(outcome),
                     wanted => {
-                        super::failpoint::before(&wanted);
+                        crate::failpoint::before(&wanted);
                         work.interrupt.arm();
                         operation = Some(work.perform(wanted).boxed_local());
                     }
@@ -118,6 +118,7 @@ fn look(mover: &Mover, machine: &TargetMove, work: &Work, began: Instant) -> Mov
         ctx: &mover.ctx,
         began,
         live_bytes: work.live_bytes.get(),
+        copied: work.copied(),
         freeze: work.freeze.get(),
     };
     view(&machine.progress(), &facts)

@@ -7,7 +7,7 @@
 mod staged;
 
 use super::Mover;
-use super::history::{Freeze, us_since};
+use super::history::{Copied, Freeze, us_since};
 use super::interrupt::Interrupt;
 use super::source::Source;
 use super::told::Saved;
@@ -39,6 +39,10 @@ pub(super) struct Work {
     pub(super) interrupt: Interrupt,
     /// Bytes received by the copy that runs.
     pub(super) live_bytes: Cell<u64>,
+    /// What the copies before it did.
+    copied: Cell<Copied>,
+    /// When the copy that runs began.
+    copying: Cell<Option<Instant>>,
     pub(super) freeze: Cell<Freeze>,
     /// The flip was asked for without the source.
     pub(super) promoted: Cell<bool>,
@@ -78,9 +82,17 @@ impl Work {
             saved_at: Cell::new(None),
             interrupt: Interrupt::default(),
             live_bytes: Cell::new(0),
+            copied: Cell::default(),
+            copying: Cell::default(),
             freeze: Cell::new(Freeze::default()),
             promoted: Cell::new(false),
         }
+    }
+
+    /// All that was copied until now, and the time that it took.
+    pub(super) fn copied(&self) -> Copied {
+        let running_us = self.copying.get().map_or(0, us_since);
+        self.copied.get().and(self.live_bytes.get(), running_us)
     }
 
     /// Carries out an effect that wants an answer.
@@ -189,7 +201,10 @@ impl Work {
 
     async fn propose(&self, command: Command) -> TargetInput {
         let flip = matches!(command, Command::CompleteMove { .. });
-        if matches!(command, Command::ForcePromote { .. }) {
+        if matches!(command, Command::BeginHandoff { .. }) {
+            // The freeze of an earlier handoff is over, and this one's has not begun.
+            self.freeze.set(Freeze::default());
+        } else if matches!(command, Command::ForcePromote { .. }) {
             self.promoted.set(true);
             // What an earlier handoff of this move measured is not a part of this flip.
             self.freeze.set(Freeze::default());
@@ -197,7 +212,7 @@ impl Work {
             self.promoted.set(false);
         }
         let began = Instant::now();
-        let lost = super::failpoint::loses_reply(&command);
+        let lost = crate::failpoint::loses_reply(&command);
         let outcome = match self.mover.ctx.propose(command).await {
             _ if lost => ProposeOutcome::Unknown,
             Ok((_, Reply::Done { index })) => ProposeOutcome::Done { index },

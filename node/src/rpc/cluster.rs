@@ -4,12 +4,13 @@
 //! a dry run changes nothing.
 
 use crate::control::pacing::UNLIMITED;
+use crate::control::views;
 use crate::messages::ControlRequest;
 use crate::rpc::node::NodeServer;
-use crate::rpc::refusal::done;
+use crate::rpc::refusal::{self, done};
 use crate::rpc::reply::{malformed, stopping, text, unproposed};
 use narad_core::ids::NodeId;
-use narad_core::meta::Command;
+use narad_core::meta::{Command, Refusal, Reply};
 use narad_schema::client_capnp::node;
 use narad_wire::client::{LossView, MembersView, PlanView};
 use narad_wire::error::WireFault;
@@ -92,6 +93,7 @@ pub(crate) async fn decommission(
         Err(fault) => Ok(PlanView {
             steps: Vec::new(),
             notes: vec![format!("done; the plan cannot be shown now: {fault}")],
+            blocked: Vec::new(),
         }),
     }
 }
@@ -158,7 +160,10 @@ pub(crate) async fn forget(
     let node = id.clone();
     let loss = ctx
         .control
-        .ask(|answer| ControlRequest::Loss { node, answer })
+        .ask(|answer| ControlRequest::Loss {
+            node: node.clone(),
+            answer,
+        })
         .await
         .map_err(stopping)??;
     let state = ctx.state();
@@ -170,6 +175,19 @@ pub(crate) async fn forget(
         deaths: member.deaths,
     };
     let (_, reply) = ctx.propose(command).await.map_err(|e| unproposed(&e))?;
-    done(reply)?;
-    Ok((loss, true))
+    match reply {
+        // Waiting, which is what else to do about an old copy, does not help here.
+        Reply::Refused {
+            refusal: Refusal::TargetHoldsOldCopy,
+        } => {
+            let fault = refusal::fault(&Refusal::TargetHoldsOldCopy);
+            Err(match views::heirless(&ctx.state(), &node) {
+                Some(why) => WireFault::new(fault.code, why)
+                    .hint("see narad cluster forget without --accept-loss")
+                    .detail(fault.detail),
+                None => fault.hint("try again: it has changed since"),
+            })
+        }
+        reply => done(reply).map(|_| (loss, true)),
+    }
 }

@@ -15,7 +15,7 @@ use crate::shard::shard::Shard;
 use crate::shard::{faults, peers};
 use futures::future::join_all;
 use narad_core::ids::{MoveId, NodeId, PartitionIndex, PartitionKey};
-use narad_core::meta::{Assignment, Command, MemberStatus, MetaState, Refusal};
+use narad_core::meta::{Assignment, Command, MemberStatus, MetaState, Refusal, Reply};
 use narad_schema::client_capnp::node;
 use narad_wire::client::{MoveView, MovesView};
 use narad_wire::error::{ErrorCode, WireFault};
@@ -189,13 +189,46 @@ pub(crate) async fn move_to(
         target,
         manual: true,
     };
-    let (_, reply) = server
-        .shard
-        .ctx
-        .propose(command)
-        .await
-        .map_err(|e| unproposed(&e))?;
-    Ok(MoveId(done(reply)?.0))
+    let ctx = &server.shard.ctx;
+    let (_, reply) = ctx.propose(command).await.map_err(|e| unproposed(&e))?;
+    match reply {
+        Reply::Done { index } => Ok(MoveId(index.0)),
+        Reply::Refused { refusal } => Err(overtaken(&ctx.state(), &topic, named.key, &refusal)
+            .unwrap_or_else(|| refusal::fault(&refusal))),
+    }
+}
+
+/// The one answer to an operator's move that something else was faster than, whatever that was: the planner,
+/// the end of a move, another operator. `None` when it was refused for another reason.
+fn overtaken(
+    state: &MetaState,
+    topic: &str,
+    key: PartitionKey,
+    refusal: &Refusal,
+) -> Option<WireFault> {
+    let overtaken = matches!(
+        refusal,
+        Refusal::NotOwner { .. } | Refusal::OtherMove { .. } | Refusal::ChangedSince { .. }
+    );
+    let now = state.assignment(key).filter(|_| overtaken)?;
+    let place = match &now.target {
+        None => format!("it is on {} now", now.owner),
+        Some(target) => format!("it is on {} now and moves to {}", now.owner, target.node),
+    };
+    let changed = Refusal::ChangedSince {
+        changed: now.changed,
+    };
+    Some(
+        WireFault::new(
+            ErrorCode::Refused,
+            format!(
+                "{topic}/{} was changed while this was ordered: {place}",
+                key.partition
+            ),
+        )
+        .hint("order it once more if it is still wanted; pause rebalancing to keep the planner off")
+        .detail(serde_json::to_string(&changed).unwrap_or_default()),
+    )
 }
 
 /// Ends the running move of a partition without a flip; takes a recorded handoff back first, which
@@ -231,4 +264,88 @@ pub(crate) async fn cancel(
     let (_, reply) = ctx.propose(command).await.map_err(|e| unproposed(&e))?;
     done(reply)?;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use narad_core::ids::{Epoch, NodeIncarnation, RaftIndex, TopicName};
+    use narad_core::meta::TopicSettings;
+
+    fn state() -> (MetaState, PartitionKey) {
+        let mut state = MetaState::default();
+        let mut at = 0;
+        let mut apply = |command: Command| {
+            at += 1;
+            let reply = state.apply(RaftIndex(at), &command);
+            assert!(
+                matches!(reply, Reply::Done { .. }),
+                "{command:?}: {reply:?}"
+            );
+        };
+        for id in ["n1", "n2"] {
+            apply(Command::Register {
+                id: NodeId(id.into()),
+                addr: format!("{id}:1"),
+                bulk_addr: format!("{id}:2"),
+                http_addr: String::new(),
+                incarnation: NodeIncarnation(1),
+                disk: 1,
+                shards: 1,
+                version: "test".into(),
+            });
+        }
+        apply(Command::CreateTopic {
+            name: TopicName("orders".into()),
+            partitions: 1,
+            parent: None,
+            settings: TopicSettings::default(),
+        });
+        let (key, _) = state.assignments().next().expect("a partition");
+        (state, key)
+    }
+
+    #[test]
+    fn whatever_was_faster_is_told_in_one_way_with_where_the_partition_is() {
+        let (mut state, key) = state();
+        let now = state.assignment(key).expect("it is there").clone();
+        let target = NodeId(if now.owner.0 == "n1" { "n2" } else { "n1" }.into());
+        let reply = state.apply(
+            RaftIndex(9),
+            &Command::SetTarget {
+                key,
+                owner: now.owner.clone(),
+                epoch: now.epoch,
+                replaces: None,
+                seen: state.applied,
+                target: target.clone(),
+                manual: false,
+            },
+        );
+        assert!(matches!(reply, Reply::Done { .. }), "{reply:?}");
+        let faster = [
+            Refusal::NotOwner {
+                owner: target.clone(),
+                epoch: Epoch(2),
+            },
+            Refusal::OtherMove {
+                current: Some(MoveId(9)),
+            },
+            Refusal::ChangedSince {
+                changed: RaftIndex(9),
+            },
+        ];
+        for refusal in faster {
+            let fault = overtaken(&state, "orders", key, &refusal).expect("it was faster");
+            assert_eq!(fault.code, ErrorCode::Refused, "{refusal:?}");
+            assert!(fault.detail.contains("changed_since"), "{}", fault.detail);
+            let place = format!("on {} now and moves to {target}", now.owner);
+            assert!(fault.message.contains(&place), "{}", fault.message);
+            assert!(fault.hint.contains("once more"), "{}", fault.hint);
+        }
+        // What has another reason keeps its own words.
+        for refusal in [Refusal::CannotReceive, Refusal::HandoffRecorded] {
+            assert_eq!(overtaken(&state, "orders", key, &refusal), None);
+        }
+    }
 }

@@ -316,9 +316,13 @@ impl node::Server for NodeServer {
             for (index, step) in (0u32..).zip(&plan.steps) {
                 write_plan_step(steps.reborrow().get(index), step);
             }
-            let mut notes = builder.init_notes(list_len(plan.notes.len()));
+            let mut notes = builder.reborrow().init_notes(list_len(plan.notes.len()));
             for (index, note) in (0u32..).zip(&plan.notes) {
                 notes.set(index, note);
+            }
+            let mut blocked = builder.init_blocked(list_len(plan.blocked.len()));
+            for (index, why) in (0u32..).zip(&plan.blocked) {
+                blocked.set(index, why);
             }
         });
         Ok(())

@@ -94,7 +94,10 @@ impl Shard {
         let nodes = self.receivers();
         if hops >= FORWARD_HOPS_MAX {
             // Nodes that all leave, each with an older view of the others, would go round.
-            return refused(&faults::leaving(None), records.len());
+            return refused(
+                &faults::leaving(nodes.first().map(|node| &**node)),
+                records.len(),
+            );
         }
         let mut node = nodes.first().cloned();
         for member in &nodes {

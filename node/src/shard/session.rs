@@ -272,7 +272,7 @@ impl Partition {
             )
             .hint("ask again shortly")
             .retry_after_ms(20)
-            .detail(r#"{"reason":"not_yet"}"#),
+            .detail(move_detail("not_yet", Some(applied.0))),
             SourceRefusal::OtherMove { current } => WireFault::new(
                 ErrorCode::Refused,
                 format!("another move of partition {} is recorded", self.key()),

@@ -1,14 +1,20 @@
 //! What an operator does and meets: founding on disks that were lost, forgetting a node, a lost
 //! quorum, pausing, watching. On real processes.
 
+#[path = "../support/client.rs"]
+mod client;
 #[path = "../support/mod.rs"]
 mod support;
 
+mod cancelled;
 mod controller;
 mod disk_errors;
 mod drains;
+mod forwarding;
 mod founding;
 mod handbook;
+mod removed;
+mod service;
 mod session;
 mod worst_day;
 

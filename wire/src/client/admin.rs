@@ -209,6 +209,7 @@ impl<R: Runtime> Client<R> {
                 Ok(PlanView {
                     steps: steps(r.get_steps()?)?,
                     notes: notes(r.get_notes()?)?,
+                    blocked: Vec::new(),
                 })
             })
             .await
@@ -284,6 +285,7 @@ impl<R: Runtime> Client<R> {
                 Ok(PlanView {
                     steps: steps(r.get_steps()?)?,
                     notes: notes(r.get_notes()?)?,
+                    blocked: notes(r.get_blocked()?)?,
                 })
             })
             .await

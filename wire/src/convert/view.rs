@@ -217,6 +217,7 @@ pub fn read_move(reader: move_::Reader<'_>) -> Result<MoveView, WireError> {
         outcome: text(reader.get_outcome()?)?,
         tails: reader.get_tails()?.iter().collect(),
         manual: reader.get_manual(),
+        frozen_for_us: reader.get_frozen_for_us(),
     })
 }
 
@@ -251,6 +252,7 @@ pub fn write_move(mut builder: move_::Builder<'_>, view: &MoveView) {
         tails.set(index, *tail);
     }
     builder.set_manual(view.manual);
+    builder.set_frozen_for_us(view.frozen_for_us);
 }
 
 /// Reads a plan's step.

@@ -20,6 +20,23 @@ impl MetaState {
         self.assignments().filter(move |(_, a)| a.owner == *node)
     }
 
+    /// Partitions of `node` that nobody could own next, because every receiver there is keeps an old copy of
+    /// them (R1), in key order. Such a copy is reclaimed only when an owner serves, so waiting does not
+    /// help when the owner is gone: another receiver does.
+    #[must_use]
+    pub fn heirless(&self, node: &NodeId) -> Vec<PartitionKey> {
+        let receivers: Vec<&NodeId> = self
+            .members
+            .keys()
+            .filter(|id| *id != node && self.can_receive(id))
+            .collect();
+        let keeps = |a: &Assignment, id: &NodeId| a.ended.iter().any(|ended| ended.owner == *id);
+        self.owned_by(node)
+            .filter(|(_, a)| !receivers.is_empty() && receivers.iter().all(|id| keeps(a, id)))
+            .map(|(key, _)| key)
+            .collect()
+    }
+
     pub(super) fn forget_member(
         &mut self,
         index: RaftIndex,

@@ -23,7 +23,7 @@ pub use messages::{
 pub use progress::{MovePhase, MoveProgress};
 use steps::{
     Attempt, FREEZE_AGAIN_MS, FREEZE_ASKS_MAX, HANDOFF_RETRY_MS, LEADER_RETRY_MS, LOCAL_RETRY_MS,
-    ROOM_RETRY_MS, ROOM_TRIES, SOURCE_RETRY_MS, State, Step, backoff,
+    NOT_YET_QUIET, ROOM_RETRY_MS, ROOM_TRIES, SOURCE_RETRY_MS, State, Step, backoff,
 };
 pub use verdict::{Confirmed, OwnerLife, Verdict, flip_verdict};
 

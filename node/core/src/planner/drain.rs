@@ -1,9 +1,10 @@
-//! What holds a drained node's removal back.
+//! What holds a drained node's removal back, and what of that does not pass by itself.
 //!
 //! What this file keeps true: a node leaves only with nothing owned, inbound, undispatched or
 //! unsalvaged, alive (a dead one cannot have said so), with enough voters left and not as leader;
 //! every reason that stands is listed, in the order in which an operator would meet them.
 
+use super::{Plan, PlanNote};
 use crate::ids::NodeId;
 use crate::meta::{MemberStatus, MetaState};
 use alloc::collections::BTreeSet;
@@ -173,4 +174,87 @@ fn raft_holds(state: &MetaState, node: &NodeId, raft: RaftView<'_>, holds: &mut 
     if alive < needed {
         holds.push(DrainHold::Quorum { alive, needed });
     }
+}
+
+/// What keeps a drain from ending until somebody does something about it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum DrainBlock {
+    /// A hold that stays.
+    Hold(DrainHold),
+    /// The other nodes' disks have no room for so many of its partitions.
+    NoRoom(usize),
+    /// Rebalancing is paused, and drains with it.
+    Paused,
+}
+
+impl fmt::Display for DrainBlock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Hold(hold) => hold.fmt(f),
+            Self::NoRoom(n) => write!(
+                f,
+                "has {n} partitions for which no other node has disk room: free some there, or add a node"
+            ),
+            Self::Paused => f.write_str("is not drained while rebalancing is paused: resume it"),
+        }
+    }
+}
+
+impl DrainHold {
+    /// Whether it stands until somebody does something; the others pass by themselves.
+    #[must_use]
+    pub const fn stays(&self) -> bool {
+        match self {
+            Self::NotMember
+            | Self::Dead
+            | Self::NoReceiver
+            | Self::MinVoters { .. }
+            | Self::Quorum { .. } => true,
+            Self::NotDraining
+            | Self::Owned(_)
+            | Self::Inbound(_)
+            | Self::EndedCopies(_)
+            | Self::Untold
+            | Self::Undispatched(_)
+            | Self::HeldCopies(_)
+            | Self::Leader
+            | Self::LearnerFirst(_) => false,
+        }
+    }
+}
+
+/// What will keep the drain of `node` from ending as things are: of its `holds`, and of the whole `plan`
+/// of its drain. `roomy` is that plan as if every disk had room; it is only asked for when something
+/// fits nowhere, which passes by itself unless room is what is missing.
+#[must_use]
+pub fn drain_blocks(
+    node: &NodeId,
+    holds: &[DrainHold],
+    plan: &Plan,
+    roomy: impl FnOnce() -> Plan,
+) -> Vec<DrainBlock> {
+    let homeless = |plan: &Plan| {
+        let of = plan.notes.iter().map(|note| match note {
+            PlanNote::NoPlace {
+                node: at,
+                partitions,
+            } if at == node => *partitions,
+            _ => 0,
+        });
+        of.sum::<usize>()
+    };
+    let owns = holds.iter().any(|hold| matches!(hold, DrainHold::Owned(_)));
+    let staying = holds.iter().filter(|hold| hold.stays()).cloned();
+    let mut blocks: Vec<DrainBlock> = staying.map(DrainBlock::Hold).collect();
+    if owns && plan.notes.contains(&PlanNote::Paused) {
+        blocks.push(DrainBlock::Paused);
+    }
+    let now = homeless(plan);
+    if now > 0 {
+        let missing = now.saturating_sub(homeless(&roomy()));
+        if missing > 0 {
+            blocks.push(DrainBlock::NoRoom(missing));
+        }
+    }
+    blocks
 }

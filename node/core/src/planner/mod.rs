@@ -14,7 +14,7 @@ mod view;
 #[cfg(test)]
 mod tests;
 
-pub use drain::{DrainHold, RaftView, drain_status};
+pub use drain::{DrainBlock, DrainHold, RaftView, drain_blocks, drain_status};
 
 use crate::defaults::{MAX_IN_FLIGHT_MOVES, MAX_MOVES_IN, MAX_MOVES_OUT};
 use crate::ids::{Epoch, HandoffId, MoveId, NodeId, PartitionKey, RaftIndex};

@@ -140,9 +140,13 @@ impl Work {
     ) -> TargetInput {
         let began = Instant::now();
         self.live_bytes.set(0);
+        self.copying.set(Some(began));
         let mut staging = match self.staging().await {
             Ok(staging) => staging,
-            Err(error) => return failed(error),
+            Err(error) => {
+                self.copying.set(None);
+                return failed(error);
+            }
         };
         let copied = if renew.is_some() {
             // What was told in the freeze is saved with the end state, or before a promotion: a crash
@@ -155,6 +159,9 @@ impl Work {
                 .await
         };
         let bytes = self.live_bytes.replace(0);
+        self.copying.set(None);
+        self.copied
+            .set(self.copied.get().and(bytes, us_since(began)));
         if renew.is_some() {
             let mut freeze = self.freeze.get();
             freeze.split.drain_us = us_since(began);

@@ -118,7 +118,9 @@ fn an_older_copy_elsewhere_is_dispatched_again_and_its_keeper_is_no_heir() {
         world.refused(&forget(&world, b)),
         Refusal::TargetHoldsOldCopy
     );
+    assert_eq!(world.state.heirless(&node(b)), [moved]);
     world.done(drain(3, false));
+    assert_eq!(world.state.heirless(&node(b)), []);
     world.done(forget(&world, b));
     let now = world.at(moved);
     assert_eq!(now.owner, node(3));

@@ -6,9 +6,11 @@
 
 use super::staged::{self, Comparison};
 use super::{
-    Attempt, Report, SOURCE_RETRY_MS, Step, TargetEffect, TargetInput, TargetMove, Told, backoff,
+    Attempt, NOT_YET_QUIET, Report, SOURCE_RETRY_MS, Step, TargetEffect, TargetInput, TargetMove,
+    Told, backoff,
 };
 use crate::copy::{Manifest, SegmentId, SegmentState};
+use crate::ids::RaftIndex;
 use crate::moves::convergence::Decision;
 use crate::moves::source::SourceRefusal;
 use alloc::format;
@@ -61,6 +63,13 @@ impl TargetMove {
             TargetInput::SourceUnreachable { why } => self.retry_source(why, out),
             TargetInput::SourceRefused(SourceRefusal::NoSession) if step != Step::OpenSource => {
                 self.enter(Step::OpenSource, out);
+            }
+            // The source hears of a new move a moment after its target: that is no trouble yet.
+            TargetInput::SourceRefused(SourceRefusal::NotYet { .. })
+                if self.source_failures < NOT_YET_QUIET =>
+            {
+                let ms = backoff(SOURCE_RETRY_MS, &mut self.source_failures);
+                self.pause(Step::OpenSource, ms, out);
             }
             TargetInput::SourceRefused(refusal) => {
                 self.retry_source(refusal_text(&refusal), out);
@@ -247,6 +256,10 @@ impl TargetMove {
 pub(super) fn refusal_text(refusal: &SourceRefusal) -> String {
     match refusal {
         SourceRefusal::NotOwner => "the source says that it does not own the partition".into(),
+        // Older releases do not say how far they are.
+        SourceRefusal::NotYet {
+            applied: RaftIndex(0),
+        } => "the source does not know of the move yet".into(),
         SourceRefusal::NotYet { applied } => format!(
             "the source has applied the metadata up to {applied} and does not know of the move yet"
         ),

@@ -11,6 +11,9 @@ use alloc::vec::Vec;
 
 /// First and longest pause before the source is asked again, in ms.
 pub(super) const SOURCE_RETRY_MS: (u64, u64) = (50, 2_000);
+/// Times in a row that a source may not know of the move yet before that is told as what holds it up: with
+/// the pauses between them 750 ms, in which a follower that is not behind has heard of it.
+pub(super) const NOT_YET_QUIET: u32 = 4;
 /// First and longest pause before a failed local step is tried again, in ms.
 pub(super) const LOCAL_RETRY_MS: (u64, u64) = (200, 10_000);
 /// First and longest pause before another handoff is tried after one that failed, in ms.

@@ -422,6 +422,24 @@ fn a_freeze_that_comes_too_early_is_asked_again_but_not_for_ever() {
 }
 
 #[test]
+fn a_source_that_has_not_heard_of_the_move_is_no_trouble_until_it_stays_so() {
+    let mut w = Worker::begun();
+    let not_yet = || {
+        TargetInput::SourceRefused(SourceRefusal::NotYet {
+            applied: RaftIndex(9),
+        })
+    };
+    for _ in 0..NOT_YET_QUIET {
+        assert!(matches!(w.one(not_yet()), TargetEffect::Wait { .. }));
+        assert_eq!(w.0.progress().last_error, None);
+        assert_eq!(w.one(TargetInput::Timer), TargetEffect::OpenSource);
+    }
+    assert!(matches!(w.one(not_yet()), TargetEffect::Wait { .. }));
+    let told = w.0.progress().last_error.expect("it is told");
+    assert!(told.contains("up to 9"), "{told}");
+}
+
+#[test]
 fn a_cancelled_handoff_stops_the_drain() {
     let mut w = Worker::freezing();
     w.one(TargetInput::Frozen {

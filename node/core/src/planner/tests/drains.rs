@@ -142,3 +142,56 @@ fn a_removal_never_leaves_a_group_without_quorum() {
         }]
     );
 }
+
+#[test]
+fn what_needs_somebody_is_told_from_what_passes() {
+    let mut world = owned_by(4, &[4, 4, 1, 2]);
+    world.done(drain(4, true));
+    let group = Group {
+        leader: 4,
+        voters: ids(&[1, 2, 3, 4]),
+        learners: ids(&[]),
+    };
+    let blocks = |world: &World, free: &[(u64, u64)], group: &Group| {
+        let sizes = world.state.assignments().map(|(key, _)| (key, 100));
+        let sizes: BTreeMap<PartitionKey, u64> = sizes.collect();
+        let free = free.iter().map(|(n, bytes)| (node(*n), *bytes)).collect();
+        let of = |free: &BTreeMap<NodeId, u64>| plan_drained(&world.state, &node(4), &sizes, free);
+        let held = holds(world, 4, Some((3, 1)), group);
+        drain_blocks(&node(4), &held, &of(&free), || of(&BTreeMap::new()))
+    };
+    // It owns, leads, has deliveries to make: all that passes.
+    assert_eq!(blocks(&world, &[], &group), []);
+    // No disk has room for both.
+    let full = [(1, 0), (2, 0), (3, 150)];
+    assert_eq!(blocks(&world, &full, &group), [DrainBlock::NoRoom(1)]);
+    let full = [(1, 0), (2, 0), (3, 0)];
+    assert_eq!(blocks(&world, &full, &group), [DrainBlock::NoRoom(2)]);
+    let three = Group {
+        leader: 1,
+        voters: ids(&[1, 2, 4]),
+        learners: ids(&[]),
+    };
+    assert_eq!(
+        blocks(&world, &[], &three),
+        [DrainBlock::Hold(DrainHold::MinVoters { voters: 3, min: 3 })]
+    );
+    // A learner will be a voter in time.
+    let learner = Group {
+        learners: ids(&[3]),
+        ..three
+    };
+    assert_eq!(blocks(&world, &[], &learner), []);
+    world.done(Command::SetRebalancePaused { paused: true });
+    assert_eq!(blocks(&world, &[], &learner), [DrainBlock::Paused]);
+    world.done(Command::SetRebalancePaused { paused: false });
+    for other in [1, 2, 3] {
+        world.done(drain(other, true));
+    }
+    assert_eq!(
+        blocks(&world, &[], &group),
+        [DrainBlock::Hold(DrainHold::NoReceiver)]
+    );
+    world.kill(4);
+    assert!(blocks(&world, &[], &group).contains(&DrainBlock::Hold(DrainHold::Dead)));
+}
