@@ -326,6 +326,7 @@ mod tests {
                 bytes: 0,
             }],
             notes: vec!["n3 is dead: 2 partitions wait for it".into()],
+            blocked: Vec::new(),
         };
         let text = plan(&view);
         assert!(
