@@ -5,28 +5,30 @@
 //! never returns more than its input can hold, and what it returns is written and read back as it was.
 
 use narad_core::copy::SegmentId;
-use narad_core::ids::{Epoch, Offset, PartitionIndex, PartitionKey, TopicId};
+use narad_core::ids::{Epoch, Offset, PartitionIndex, PartitionKey, TopicId, WallMs};
 use narad_storage::format::frame::{FRAME_MAGIC, FrameHeader};
-use narad_storage::format::list::{SegmentList, decode_footer, encode_footer, footer_len};
+use narad_storage::format::list::{SegmentList, Totals, decode_footer, encode_footer, footer_len};
 use narad_storage::format::meta::{self, Meta};
-use narad_storage::format::record::Records;
+use narad_storage::format::record::{Record, Records};
 use narad_storage::format::segment::{Owner, SegmentHeader, SegmentIdent};
 use narad_storage::limits::{
     FRAME_ALIGN_BYTES, FRAME_HEADER_BYTES, MAX_MARKS, MAX_SEGMENTS, META_SLOT_BYTES,
     SEGMENT_HEADER_BYTES,
 };
-use narad_storage::{FrameScanner, ScanEvent};
+use narad_storage::{FrameScanner, ScanEvent, readers};
 
 /// A reader under test.
 pub(crate) type Target = fn(&[u8]);
 
 /// All of them by the names of their corpora.
-pub(crate) const TARGETS: [(&str, Target); 5] = [
+pub(crate) const TARGETS: [(&str, Target); 7] = [
     ("frame", frame),
     ("segment", segment),
     ("meta", meta_file),
     ("list", list),
     ("footer", footer),
+    ("wal", wal),
+    ("staged", staged),
 ];
 
 /// The segment that the bytes are taken for.
@@ -201,7 +203,33 @@ pub(crate) fn list(bytes: &[u8]) {
 fn one_list(bytes: &[u8]) {
     if let Ok(list) = SegmentList::decode(bytes) {
         assert!(list.entries.len() <= MAX_SEGMENTS && list.marks.len() <= MAX_MARKS);
-        assert_eq!(SegmentList::decode(&list.encode()), Ok(list));
+        assert_eq!(SegmentList::decode(&list.encode()).as_ref(), Ok(&list));
+        for entry in &list.entries {
+            resumed(entry.id, entry.totals);
+        }
+    }
+}
+
+/// A scan goes on from any saved place, over bytes that belong there and over others.
+fn resumed(id: SegmentId, done: Totals) {
+    let ident = SegmentIdent { id, ..ident() };
+    let header = FrameHeader {
+        payload_len: 0,
+        payload_crc: ident.seed(),
+        record_count: 3,
+        base: Offset(done.end.0.wrapping_add(1) & (u64::MAX >> 1)),
+        durable_end: Offset(0),
+        first_time: WallMs(1),
+        last_time: WallMs(1),
+        origin: None,
+    };
+    let mut scanner = FrameScanner::resume(ident, done);
+    let fed = [&header.encode(ident.seed())[..], &[0x5a; 24]].concat();
+    let sink = &mut |_| {};
+    if scanner.feed(&fed, sink).is_ok() {
+        scanner.finish(sink);
+        assert_eq!(scanner.fed(), done.len + fed.len() as u64);
+        assert!(scanner.end() >= done.end || done.len == 0);
     }
 }
 
@@ -225,4 +253,45 @@ fn one_footer(bytes: &[u8], seed: u32) {
         let again = encode_footer(seed, durable_len, &points);
         assert_eq!(decode_footer(&again, seed, durable_len), Some(points));
     }
+}
+
+/// The identity file of a WAL, and an entry in its log: the key holds where the record is to go.
+pub(crate) fn wal(bytes: &[u8]) {
+    one_identity(bytes);
+    if bytes.len() >= 4 {
+        one_identity(&sealed(bytes, 0, bytes.len() - 4));
+    }
+    let (key, value) = bytes.split_at(bytes.len() / 2);
+    let record = Record {
+        time: WallMs(7),
+        key: Some(key.to_vec()),
+        value: value.to_vec(),
+    };
+    if let Some(entry) = readers::wal_entry(&record) {
+        assert!(entry.record.content_len() <= bytes.len());
+        let again = readers::wal_record(&entry);
+        assert_eq!(readers::wal_entry(&again), Some(entry));
+    }
+}
+
+fn one_identity(bytes: &[u8]) {
+    if let Ok(id) = readers::wal_identity(bytes) {
+        assert_eq!(
+            readers::wal_identity(&readers::wal_identity_bytes(id)),
+            Ok(id)
+        );
+    }
+}
+
+/// What is saved of a copy in progress.
+pub(crate) fn staged(bytes: &[u8]) {
+    let Ok((segments, marks, again)) = readers::staged(bytes) else {
+        return;
+    };
+    assert!(segments.len() <= bytes.len() && marks.len() <= bytes.len());
+    for (id, totals) in &segments {
+        resumed(*id, *totals);
+    }
+    let read = readers::staged(&again).expect("what was written is read");
+    assert_eq!((&read.0, &read.1), (&segments, &marks));
 }

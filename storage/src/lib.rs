@@ -13,12 +13,15 @@ pub mod limits;
 pub mod log;
 pub mod offline;
 pub mod options;
+#[cfg(feature = "failpoints")]
+pub mod readers;
 pub mod scan;
 pub mod staging;
 pub mod wal;
 
 mod aligned;
 mod disk;
+mod extents;
 mod memory;
 mod store;
 

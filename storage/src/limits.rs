@@ -95,6 +95,13 @@ pub const MAX_SEGMENTS: usize = 1 << 16;
 /// Largest `segments.list`: what [`MAX_SEGMENTS`] and [`MAX_MARKS`] need.
 pub const MAX_LIST_BYTES: usize = 16 << 20;
 
+/// No frame begins at a higher offset, so that sums of offsets and counts never overflow.
+pub const MAX_OFFSET: u64 = u64::MAX >> 1;
+
+/// Most bytes, and most records, of one segment that a file of ours can name: far above what a disk holds,
+/// and so small that sums over all segments of a log fit.
+pub const MAX_SEGMENT_SUM: u64 = 1 << 46;
+
 /// Damaged places that one scan tells apart; further ones are counted with the last.
 pub const MAX_HOLES: usize = 1 << 12;
 
@@ -157,6 +164,7 @@ const _: () = {
     assert!(SEGMENT_HEADER_BYTES <= MIN_BLOCK_BYTES as usize);
     assert!(TRIM_BLOCK_BYTES.is_multiple_of(MIN_BLOCK_BYTES));
     assert!(MAX_SEGMENTS * 128 + MAX_MARKS * 32 <= MAX_LIST_BYTES);
+    assert!(MAX_SEGMENT_SUM * (MAX_SEGMENTS as u64) <= MAX_OFFSET);
     assert!(QUEUE_BYTES >= GROUP_BYTES + MAX_FRAME_PAYLOAD_BYTES);
     assert!(IO_CHUNK_BYTES.is_multiple_of(TRIM_BLOCK_BYTES as usize));
     assert!(GROUP_CHUNK_BYTES.is_multiple_of(TRIM_BLOCK_BYTES as usize));

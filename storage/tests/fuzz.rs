@@ -11,11 +11,14 @@ mod readers;
 use common::power::Dice;
 use common::*;
 use narad_core::copy::{InstallMark, SegmentId};
-use narad_core::ids::{Epoch, HandoffId, MoveId, Offset, Origin, WalId, WalSeq, WallMs};
+use narad_core::ids::{
+    Epoch, HandoffId, MoveId, Offset, Origin, PartitionIndex, TopicId, WalId, WalSeq, WallMs,
+};
 use narad_storage::format::frame::{FrameHeader, frame_len};
 use narad_storage::format::list::{IndexPoint, ListEntry, SegmentList, Totals, encode_footer};
 use narad_storage::format::meta::Meta;
 use narad_storage::format::segment::{Owner, SegmentHeader};
+use narad_storage::{Record, WalEntry};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -135,6 +138,16 @@ fn footers() {
     fuzz("footer");
 }
 
+#[test]
+fn wals() {
+    fuzz("wal");
+}
+
+#[test]
+fn staged_manifests() {
+    fuzz("staged");
+}
+
 /// The functions notice what they are made to notice: a frame that lies about its length is looked at.
 #[test]
 fn harm_behind_a_checksum_is_reached() {
@@ -252,6 +265,42 @@ fn footers_of(points: u64) -> Vec<u8> {
     encode_footer(readers::ident().seed(), 4096 * 50, &points)
 }
 
+fn identity_of(id: u64) -> Vec<u8> {
+    narad_storage::readers::wal_identity_bytes(WalId(id))
+}
+
+/// As the target takes it: the key, then as many bytes of the value.
+fn entry_of(key: Option<Vec<u8>>) -> Vec<u8> {
+    let entry = WalEntry {
+        topic: TopicId(5),
+        partition: PartitionIndex(6),
+        pinned: key.is_some(),
+        record: Record {
+            key,
+            ..record(1, 20)
+        },
+    };
+    let record = narad_storage::readers::wal_record(&entry);
+    let key = record.key.unwrap_or_default();
+    let value = vec![b'v'; key.len()];
+    [key, value].concat()
+}
+
+fn staged_of(segments: u64) -> Vec<u8> {
+    let one = |n: u64| {
+        format!(
+            "{{\"base\":{},\"epoch\":1,\"len\":4096,\"digest\":7,\"end\":{},\"records\":9,\"missing\":1,\
+             \"first_time_ms\":5,\"last_time_ms\":6}}",
+            n * 10,
+            n * 10 + 10
+        )
+    };
+    let segments: Vec<String> = (0..segments).map(one).collect();
+    let segments = segments.join(",");
+    format!("{{\"version\":1,\"segments\":[{segments}],\"marks\":[[3,4,5],[6,7,8]],\"told\":null}}")
+        .into_bytes()
+}
+
 /// Writes the seeds. What a fuzzer or a failure added is left alone.
 #[test]
 fn the_corpus_can_be_made_again() {
@@ -291,6 +340,20 @@ fn the_corpus_can_be_made_again() {
         ("footer", "empty", footers_of(0)),
         ("footer", "one", footers_of(1)),
         ("footer", "many", footers_of(100)),
+        ("wal", "identity", identity_of(77)),
+        ("wal", "entry", entry_of(None)),
+        ("wal", "entry-with-key", entry_of(Some(b"key".to_vec()))),
+        (
+            "staged",
+            "empty",
+            b"{\"version\":1,\"segments\":[],\"marks\":[]}".to_vec(),
+        ),
+        ("staged", "segments", staged_of(3)),
+        (
+            "staged",
+            "newer",
+            b"{\"version\":9,\"segments\":[],\"marks\":[]}".to_vec(),
+        ),
     ];
     let write = std::env::var_os("NARAD_WRITE_CORPUS").is_some();
     for (target, name, bytes) in seeds {

@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::power::{Dice, Recorder, acked, everything, files_of, image, moved, store};
+use common::power::{Dice, Recorder, acked, everything, files_of, image, images, moved, store};
 use common::*;
 use narad_core::ids::{Offset, PartitionIndex, TopicId, WalSeq};
 use narad_storage::{Log, Options, Wal, WalEntry, WalOptions, fault};
@@ -76,10 +76,7 @@ fn more_images_recover() {
 }
 
 fn images_recover(seed: u64) {
-    let images: u64 = std::env::var("NARAD_POWER_IMAGES")
-        .ok()
-        .and_then(|v| v.parse().ok())
-        .unwrap_or(1000);
+    let images = images(1000);
     let dir = Dir::new("power");
     run(&dir, move |root| async move {
         let live = root.join("live");
@@ -89,7 +86,7 @@ fn images_recover(seed: u64) {
         let sent = work(&live, &events, 0, 24).await;
         fault::clear();
         let recorded = events.events.borrow().clone();
-        let mut dice = Dice(seed);
+        let mut dice = Dice::new(seed);
         for n in 0..images {
             let cut = dice.roll(recorded.len() as u64 + 1) as usize;
             let files = image(&recorded[..cut], &mut dice);
@@ -138,8 +135,8 @@ fn what_a_restart_has_shown_survives_a_power_cut() {
         let sent = work(&live, &events, 0, 24).await;
         fault::clear();
         let recorded = events.events.borrow().clone();
-        let mut dice = Dice(0x0f0f_1e1e_2d2d_3c3d);
-        for n in 0..300 {
+        let mut dice = Dice::new(0x0f0f_1e1e_2d2d_3c3d);
+        for n in 0..images(300) {
             let cut = dice.roll(recorded.len() as u64 + 1) as usize;
             let dead = root.join(format!("dead-{n}"));
             fs::create_dir_all(dead.join("partitions/t7-p3-e1")).unwrap();
@@ -210,8 +207,8 @@ fn a_wal_keeps_what_was_acked_and_is_not_done() {
         }
         fault::clear();
         let recorded = recorder.events.borrow().clone();
-        let mut dice = Dice(0x1234_5678_9abc_def1);
-        for n in 0..400 {
+        let mut dice = Dice::new(0x1234_5678_9abc_def1);
+        for n in 0..images(400) {
             let cut = dice.roll(recorded.len() as u64 + 1) as usize;
             let files = image(&recorded[..cut], &mut dice);
             let at = root.join(format!("image-{n}"));

@@ -4,7 +4,7 @@
 
 mod common;
 
-use common::power::{Dice, Recorder, acked, image, store};
+use common::power::{Dice, Recorder, acked, image, images, store};
 use common::*;
 use narad_core::copy::{InstallMark, Manifest, SegmentId, SegmentState};
 use narad_core::ids::{HandoffId, MoveId, Offset, Origin, WalId, WalSeq};
@@ -149,10 +149,7 @@ async fn go_on(at: &Path, log: &Log, capture: &Manifest, least: &[SegmentState],
 
 #[test]
 fn a_copy_is_whole_and_in_one_place_wherever_the_power_goes() {
-    let images: u64 = std::env::var("NARAD_POWER_IMAGES")
-        .ok()
-        .and_then(|v| v.parse().ok())
-        .unwrap_or(400);
+    let images = images(400);
     let dir = Dir::new("power-move");
     run(&dir, move |root| async move {
         let log = source(&root.join("source")).await;
@@ -165,7 +162,7 @@ fn a_copy_is_whole_and_in_one_place_wherever_the_power_goes() {
         let synced = move_into(&live, &log, &capture, &events).await;
         fault::clear();
         let recorded = events.events.borrow().clone();
-        let mut dice = Dice(0x6a09_e667_f3bc_c908);
+        let mut dice = Dice::new(0x6a09_e667_f3bc_c908);
         let (mut real, mut staged) = (0, 0);
         for n in 0..images {
             let cut = dice.roll(recorded.len() as u64 + 1) as usize;

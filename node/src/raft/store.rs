@@ -8,6 +8,10 @@ mod adaptor;
 pub mod error;
 mod files;
 pub mod frame;
+#[cfg(test)]
+mod frame_checks;
+#[cfg(test)]
+mod fuzz;
 pub mod log;
 mod memory;
 pub mod recover;

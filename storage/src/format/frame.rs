@@ -5,7 +5,7 @@
 
 use super::{put, u16_at, u32_at, u64_at};
 use crate::limits::{
-    FRAME_ALIGN_BYTES, FRAME_HEADER_BYTES, MAX_FRAME_PAYLOAD_BYTES, MAX_FRAME_RECORDS,
+    FRAME_ALIGN_BYTES, FRAME_HEADER_BYTES, MAX_FRAME_PAYLOAD_BYTES, MAX_FRAME_RECORDS, MAX_OFFSET,
 };
 use narad_core::ids::{Offset, Origin, WalId, WalSeq, WallMs};
 
@@ -95,7 +95,7 @@ impl FrameHeader {
         };
         let sane = (1..=MAX_FRAME_RECORDS as u32).contains(&header.record_count)
             && header.payload_len as usize <= MAX_FRAME_PAYLOAD_BYTES
-            && header.base.0 <= u64::MAX >> 1
+            && header.base.0 <= MAX_OFFSET
             && header.durable_end <= header.base;
         sane.then_some(header)
     }

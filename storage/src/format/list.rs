@@ -6,7 +6,10 @@
 
 use super::segment::Owner;
 use super::{FormatError, put, u32_at, u64_at};
-use crate::limits::{FORMAT_VERSION, MAX_LIST_BYTES, MAX_MARKS, MAX_SEGMENTS};
+use crate::limits::{
+    FORMAT_VERSION, MAX_FRAME_RECORDS, MAX_LIST_BYTES, MAX_MARKS, MAX_OFFSET, MAX_SEGMENT_SUM,
+    MAX_SEGMENTS,
+};
 use narad_core::copy::SegmentId;
 use narad_core::ids::{Epoch, Offset, WalId, WalSeq, WallMs};
 use std::collections::BTreeMap;
@@ -53,7 +56,20 @@ impl Totals {
             last_time: WallMs(0),
         }
     }
+
+    /// The numbers are some that a segment which begins at `base` can have.
+    #[must_use]
+    pub const fn possible(&self, base: Offset) -> bool {
+        base.0 <= self.end.0
+            && self.end.0 <= MAX_END
+            && self.len <= MAX_SEGMENT_SUM
+            && self.records <= MAX_SEGMENT_SUM
+            && self.missing <= MAX_SEGMENT_SUM
+    }
 }
+
+/// The highest end that a frame can have.
+pub(crate) const MAX_END: u64 = MAX_OFFSET + MAX_FRAME_RECORDS as u64;
 
 /// One segment in the list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -166,9 +182,12 @@ impl SegmentList {
         if !known {
             return Err(FormatError::Damaged("segment list has a wrong length"));
         }
-        let entries = (0..count)
+        let entries: Vec<_> = (0..count)
             .map(|i| decode_entry(&bytes[HEAD + i * ENTRY..]))
             .collect();
+        if entries.iter().any(|e| !e.totals.possible(e.id.base)) {
+            return Err(FormatError::Damaged("segment list has impossible numbers"));
+        }
         let marks_at = HEAD + count * ENTRY;
         let marks = (0..marks)
             .map(|i| {

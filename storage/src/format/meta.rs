@@ -3,6 +3,7 @@
 //! What this file keeps true: a torn write of one slot leaves the other; a slot is bound to its copy,
 //! so a meta file that was moved by hand is not believed.
 
+use super::list::MAX_END;
 use super::segment::Owner;
 use super::{FormatError, put, u32_at, u64_at};
 use crate::limits::{FORMAT_VERSION, META_SLOT_BYTES};
@@ -95,6 +96,10 @@ impl Meta {
         }
         let flags = u32_at(bytes, 12);
         let offset = |at| Offset(u64_at(bytes, at));
+        let offsets = [48, 56, 64, 72, 80, 88].map(|at| u64_at(bytes, at));
+        if offsets.iter().any(|at| *at > MAX_END) || u64_at(bytes, 40) == u64::MAX {
+            return Err(FormatError::Damaged("meta slot has impossible numbers"));
+        }
         Ok(Self {
             owner: Owner::decode(bytes, 16).ok_or(FormatError::Damaged("unknown kind of meta"))?,
             epoch: Epoch(u64_at(bytes, 32)),

@@ -5,7 +5,7 @@
 //! CRC of the segment.
 
 use super::{FormatError, put, u32_at, u64_at};
-use crate::limits::{FORMAT_VERSION, MAX_SEGMENTS, SEGMENT_HEADER_BYTES};
+use crate::limits::{FORMAT_VERSION, MAX_OFFSET, MAX_SEGMENTS, SEGMENT_HEADER_BYTES};
 use narad_core::copy::SegmentId;
 use narad_core::ids::{Epoch, Offset, PartitionIndex, PartitionKey, TopicId, WalId};
 use std::fmt;
@@ -171,7 +171,7 @@ pub fn parse_file_name(name: &str) -> Option<SegmentId> {
         base: Offset(base.parse().ok()?),
         epoch: Epoch(epoch.parse().ok()?),
     };
-    (file_name(id) == name).then_some(id)
+    (file_name(id) == name && id.base.0 <= MAX_OFFSET).then_some(id)
 }
 
 #[cfg(test)]
@@ -215,6 +215,7 @@ mod tests {
             "00000000000000000099-02.seg",
             "x.seg",
             "00000000000000000099-2.tmp",
+            "18446744073709551615-2.seg",
         ] {
             assert_eq!(parse_file_name(bad), None, "{bad}");
         }

@@ -168,7 +168,7 @@ fn one(dir: &Path) -> Result<LogReport, StorageError> {
         out.end = out.end.max(out.frontier);
     }
     if out.end < known.0 {
-        out.missing += known.0 - out.end;
+        out.missing = out.missing.saturating_add(known.0 - out.end);
         out.problems.push(format!(
             "offsets {} to {known} are missing at the end",
             out.end
@@ -266,7 +266,7 @@ fn segment(
         ));
     }
     out.records += totals.records;
-    out.missing += totals.missing;
+    out.missing = out.missing.saturating_add(totals.missing);
     out.bytes += totals.len;
     out.end = out.end.max(totals.end.0);
     Ok(())

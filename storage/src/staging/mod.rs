@@ -27,7 +27,7 @@ use futures::FutureExt as _;
 use narad_core::copy::{SegmentId, SegmentState};
 use narad_core::ids::{CopyId, MoveId, PartitionKey};
 use narad_core::moves::target::Told;
-use saved::Saved;
+pub(crate) use saved::Saved;
 use segment::{StagedSegment, Taken};
 use std::collections::{BTreeSet, VecDeque};
 use std::path::{Path, PathBuf};

@@ -15,17 +15,17 @@ use serde::{Deserialize, Serialize};
 use std::path::Path;
 
 #[derive(Debug, Default, Serialize, Deserialize)]
-pub(super) struct Saved {
+pub(crate) struct Saved {
     version: u32,
-    pub(super) segments: Vec<SavedSegment>,
+    pub(crate) segments: Vec<SavedSegment>,
     /// WAL, sequence, offset after the batch.
     marks: Vec<(u64, u64, u64)>,
     #[serde(default)]
-    pub(super) told: Option<Told>,
+    pub(crate) told: Option<Told>,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
-pub(super) struct SavedSegment {
+pub(crate) struct SavedSegment {
     base: u64,
     epoch: u64,
     len: u64,
@@ -52,14 +52,14 @@ impl SavedSegment {
         }
     }
 
-    pub(super) const fn id(&self) -> SegmentId {
+    pub(crate) const fn id(&self) -> SegmentId {
         SegmentId {
             base: Offset(self.base),
             epoch: Epoch(self.epoch),
         }
     }
 
-    pub(super) const fn totals(&self) -> Totals {
+    pub(crate) const fn totals(&self) -> Totals {
         Totals {
             len: self.len,
             digest: self.digest,
@@ -73,7 +73,7 @@ impl SavedSegment {
 }
 
 impl Saved {
-    pub(super) fn of(staging: &Staging) -> Self {
+    pub(crate) fn of(staging: &Staging) -> Self {
         Self::from_parts(
             staging.segments.iter().map(|s| (s.id(), *s.safe())),
             &staging.marks,
@@ -95,24 +95,24 @@ impl Saved {
     }
 
     /// What a finished copy is as a staged one.
-    pub(super) fn of_list(entries: &[ListEntry], marks: &Marks, told: Option<Told>) -> Self {
+    pub(crate) fn of_list(entries: &[ListEntry], marks: &Marks, told: Option<Told>) -> Self {
         Self::from_parts(entries.iter().map(|e| (e.id, e.totals)), marks, told)
     }
 
-    pub(super) fn marks(&self) -> Marks {
+    pub(crate) fn marks(&self) -> Marks {
         self.marks
             .iter()
             .map(|(w, s, e)| (WalId(*w), (WalSeq(*s), Offset(*e))))
             .collect()
     }
 
-    pub(super) fn encode(&self) -> Vec<u8> {
+    pub(crate) fn encode(&self) -> Vec<u8> {
         serde_json::to_vec(self).unwrap_or_default()
     }
 
     /// Reads it; one that cannot be read counts as nothing staged.
-    pub(super) fn decode(path: &Path, bytes: &[u8]) -> Result<Self, StorageError> {
-        let saved: Self = match serde_json::from_slice(bytes) {
+    pub(crate) fn decode(path: &Path, bytes: &[u8]) -> Result<Self, StorageError> {
+        let mut saved: Self = match serde_json::from_slice(bytes) {
             Ok(saved) => saved,
             Err(error) => {
                 tracing::warn!(path = %path.display(), %error, "staged manifest unreadable");
@@ -126,6 +126,8 @@ impl Saved {
                 supported: FORMAT_VERSION,
             });
         }
+        let possible = |s: &SavedSegment| s.totals().possible(s.id().base);
+        saved.segments.retain(possible);
         Ok(saved)
     }
 }

@@ -10,6 +10,7 @@ use super::opening::Opening;
 use super::state::{State, Store};
 use crate::disk::{self, DiskFile};
 use crate::error::StorageError;
+use crate::extents;
 use crate::format::list::{Marks, Totals};
 use crate::format::segment::{Owner, SegmentIdent, parse_file_name};
 use crate::limits::{
@@ -21,6 +22,7 @@ use crate::scan::{FrameScanner, ScanError, ScanEvent};
 use futures::StreamExt as _;
 use narad_core::copy::SegmentId;
 use narad_core::ids::{Epoch, Offset};
+use std::ops::Range;
 use std::path::Path;
 use std::rc::Rc;
 
@@ -105,7 +107,8 @@ fn look(dir: &Path) -> std::io::Result<Found> {
     Ok(found)
 }
 
-/// Feeds the bytes `from.len..upto` of a file to a scanner; also returns how many bytes were read.
+/// Feeds the bytes `from.len..upto` of a file to a scanner; also returns how many bytes were read. Space that
+/// was reserved and never written is fed as the zeros that it holds, without reading it.
 pub(crate) async fn scan_file(
     file: &Rc<DiskFile>,
     ident: SegmentIdent,
@@ -114,28 +117,55 @@ pub(crate) async fn scan_file(
     sink: &mut dyn FnMut(ScanEvent),
 ) -> Result<(FrameScanner, u64), StorageError> {
     let mut scanner = FrameScanner::resume(ident, from);
-    let begin = from.len - from.len % TRIM_BLOCK_BYTES;
-    let pieces = (begin..upto).step_by(IO_CHUNK_BYTES);
-    let mut reads = futures::stream::iter(pieces)
-        .map(|pos| {
-            let len = (upto - pos).min(IO_CHUNK_BYTES as u64);
-            let len = len.next_multiple_of(TRIM_BLOCK_BYTES) as usize;
-            async move { file.read(pos, len).await.map(|bytes| (pos, bytes)) }
-        })
+    let fail = |e| scan_error(file.path(), ident, &e);
+    let upto = upto.min(file.len().await?);
+    let written = extents::written(file.path(), from.len, upto).await?;
+    let mut reads = futures::stream::iter(pieces(&written))
+        .map(|(pos, len)| async move { file.read(pos, len).await.map(|bytes| (pos, bytes)) })
         .buffered(IO_DEPTH);
     let mut total = 0;
     while let Some(read) = reads.next().await {
         let (pos, bytes) = read?;
         total += bytes.len() as u64;
-        let skip = from.len.saturating_sub(pos) as usize;
-        let end = (upto - pos).min(bytes.len() as u64) as usize;
+        feed_zeros(&mut scanner, pos, sink).map_err(fail)?;
+        let skip = scanner.fed().saturating_sub(pos) as usize;
+        let end = upto.saturating_sub(pos).min(bytes.len() as u64) as usize;
         if skip < end {
-            scanner
-                .feed(&bytes[skip..end], sink)
-                .map_err(|e| scan_error(file.path(), ident, &e))?;
+            scanner.feed(&bytes[skip..end], sink).map_err(fail)?;
         }
     }
+    feed_zeros(&mut scanner, upto, sink).map_err(fail)?;
     Ok((scanner, total))
+}
+
+/// Aligned requests, none of them too long, that cover all of these parts in order.
+fn pieces(parts: &[Range<u64>]) -> Vec<(u64, usize)> {
+    let mut out = Vec::new();
+    let mut done = 0;
+    for part in parts {
+        let begin = part.start - part.start % TRIM_BLOCK_BYTES;
+        let end = part.end.next_multiple_of(TRIM_BLOCK_BYTES);
+        done = begin.max(done);
+        while done < end {
+            let len = (end - done).min(IO_CHUNK_BYTES as u64);
+            out.push((done, len as usize));
+            done += len;
+        }
+    }
+    out
+}
+
+fn feed_zeros(
+    scanner: &mut FrameScanner,
+    upto: u64,
+    sink: &mut dyn FnMut(ScanEvent),
+) -> Result<(), ScanError> {
+    static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
+    while scanner.fed() < upto {
+        let len = (upto - scanner.fed()).min(ZEROS.len() as u64) as usize;
+        scanner.feed(&ZEROS[..len], sink)?;
+    }
+    Ok(())
 }
 
 pub(crate) fn scan_error(path: &Path, ident: SegmentIdent, error: &ScanError) -> StorageError {

@@ -23,7 +23,7 @@ const FLAG_PINNED: u8 = 1;
 const FLAG_KEY: u8 = 2;
 
 impl WalEntry {
-    pub(super) fn from_record(record: RecordRef<'_>) -> Option<Self> {
+    pub(crate) fn from_record(record: RecordRef<'_>) -> Option<Self> {
         let (route, key) = record.key?.split_at_checked(ROUTE)?;
         Some(Self {
             topic: TopicId(u64_at(route, 0)),
@@ -40,7 +40,7 @@ impl WalEntry {
 
 /// Entries as records of the log underneath: the route goes in front of the key. `content` is about what
 /// they take.
-pub(super) fn batch(entries: &[WalEntry], content: usize) -> Batch {
+pub(crate) fn batch(entries: &[WalEntry], content: usize) -> Batch {
     let mut batch = Batch::with_capacity(entries.len(), content);
     let mut routed = Vec::new();
     for entry in entries {
@@ -63,7 +63,7 @@ pub(super) fn batch(entries: &[WalEntry], content: usize) -> Batch {
     batch
 }
 
-fn encode_identity(id: WalId) -> Vec<u8> {
+pub(crate) fn encode_identity(id: WalId) -> Vec<u8> {
     let mut bytes = vec![0; 28];
     put(&mut bytes, 0, IDENTITY_MAGIC);
     put(&mut bytes, 8, &FORMAT_VERSION.to_le_bytes());
@@ -73,7 +73,7 @@ fn encode_identity(id: WalId) -> Vec<u8> {
     bytes
 }
 
-fn decode_identity(bytes: &[u8]) -> Result<WalId, FormatError> {
+pub(crate) fn decode_identity(bytes: &[u8]) -> Result<WalId, FormatError> {
     if bytes.len() != 28 || &bytes[..8] != IDENTITY_MAGIC {
         return Err(FormatError::Damaged("no identity"));
     }

@@ -10,6 +10,8 @@ mod done;
 mod entry;
 
 pub(crate) use entry::known_identity;
+#[cfg(feature = "failpoints")]
+pub(crate) use entry::{batch as entry_batch, decode_identity, encode_identity};
 
 use crate::disk;
 use crate::error::{AppendError, StorageError};

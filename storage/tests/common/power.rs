@@ -95,7 +95,20 @@ impl Probe for Recorder {
 /// Small deterministic random numbers.
 pub struct Dice(pub u64);
 
+/// How many images to build: `NARAD_POWER_IMAGES` or so many.
+pub fn images(usual: u64) -> u64 {
+    let set = std::env::var("NARAD_POWER_IMAGES").ok();
+    set.and_then(|v| v.parse().ok()).unwrap_or(usual)
+}
+
 impl Dice {
+    /// With this seed, mixed with the one in `NARAD_POWER_SEED`: other images each time.
+    pub fn new(seed: u64) -> Self {
+        let more = std::env::var("NARAD_POWER_SEED").ok();
+        let more: u64 = more.and_then(|v| v.parse().ok()).unwrap_or(0);
+        Self((seed ^ more.wrapping_mul(0x9e37_79b9_7f4a_7c15)).max(1))
+    }
+
     pub fn roll(&mut self, below: u64) -> u64 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;

@@ -79,11 +79,11 @@ impl SegmentHeader {
     }
 }
 
-fn header_crc(header: &[u8]) -> u32 {
+pub(super) fn header_crc(header: &[u8]) -> u32 {
     crc32c::crc32c_append(crc32c::crc32c(&header[..12]), &header[16..HEADER_BYTES])
 }
 
-fn frame_crc(segment_id: u64, len: u32, marks: &[u8], payload: &[u8]) -> u32 {
+pub(super) fn frame_crc(segment_id: u64, len: u32, marks: &[u8], payload: &[u8]) -> u32 {
     let crc = crc32c::crc32c_append(
         crc32c::crc32c(&segment_id.to_le_bytes()),
         &len.to_le_bytes(),
@@ -173,14 +173,14 @@ pub(super) fn scan(
     mut each: impl FnMut(usize, Frame<'_>),
 ) -> (usize, ScanEnd) {
     let mut at = HEADER_BYTES;
-    let mut index = header.first_index;
+    let mut index = Some(header.first_index);
     while let Some(frame) =
-        frame_at(bytes, at, header.segment_id).filter(|frame| frame.index == index)
+        frame_at(bytes, at, header.segment_id).filter(|frame| Some(frame.index) == index)
     {
         let next = at + frame_bytes(frame.payload.len());
         each(at, frame);
         at = next;
-        index += 1;
+        index = index.and_then(|index| index.checked_add(1));
     }
     let rest = bytes.get(at..).unwrap_or_default();
     if rest.iter().all(|byte| *byte == 0) {

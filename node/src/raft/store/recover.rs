@@ -139,7 +139,10 @@ pub(super) fn recover(dir: &Path, node_id: &str) -> Result<Recovered, StoreError
 
 fn read_segments(dir: &Path, found: &mut Recovered) -> Result<(), StoreError> {
     let files = segment_files(dir)?;
-    let keep_from = found.purged.as_ref().map_or(0, |id| id.index + 1);
+    let keep_from = found
+        .purged
+        .as_ref()
+        .map_or(0, |id| id.index.saturating_add(1));
     for (number, (first, path)) in files.iter().enumerate() {
         let next_first = files.get(number + 1).map(|(first, _)| *first);
         if next_first.is_some_and(|next| next <= keep_from) {
@@ -214,7 +217,7 @@ fn read_segment(
     if let Some((offset, what)) = unreadable {
         return Err(StoreError::corrupt(path, offset as u64, what));
     }
-    let last = first + (found.entries.len() - before) as u64;
+    let last = first.saturating_add((found.entries.len() - before) as u64);
     let mut capacity = bytes.len() as u64;
     match (how, next_first) {
         (ScanEnd::Hole { witness }, _) => {
@@ -273,7 +276,10 @@ fn cut(path: &Path, end: u64, next_index: u64) -> Result<(), StoreError> {
 
 /// The log as a whole: it follows the purge mark, reaches the commit mark, and has a vote behind it.
 fn check_whole(dir: &Path, found: &Recovered) -> Result<(), StoreError> {
-    let keep_from = found.purged.as_ref().map_or(0, |id| id.index + 1);
+    let keep_from = found
+        .purged
+        .as_ref()
+        .map_or(0, |id| id.index.saturating_add(1));
     if let Some(first) = found.segments.first()
         && first.header.first_index > keep_from
     {
@@ -300,10 +306,9 @@ fn check_whole(dir: &Path, found: &Recovered) -> Result<(), StoreError> {
         );
         return Err(StoreError::corrupt(&dir.join("snapshot"), 0, what));
     }
-    let next = found
-        .entries
-        .last()
-        .map_or(keep_from, |located| located.entry.log_id.index + 1);
+    let next = found.entries.last().map_or(keep_from, |located| {
+        located.entry.log_id.index.saturating_add(1)
+    });
     if let Some(committed) = &found.committed
         && committed.index >= next
     {

@@ -96,7 +96,7 @@ async fn open(dir: &Path) -> Result<LogStore, StoreError> {
 }
 
 /// A log with a vote and entries `0..count` of 100 bytes, each synced on its own.
-async fn filled(dir: &Path, count: u64) -> LogStore {
+pub(super) async fn filled(dir: &Path, count: u64) -> LogStore {
     let mut log = open(dir).await.unwrap();
     log.save_vote(&Vote::new(1, RaftNodeId::from("n1")))
         .await
