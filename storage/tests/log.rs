@@ -172,3 +172,23 @@ fn zeros_ahead_of_small_appends_never_touch_records() {
         }
     });
 }
+
+#[test]
+fn a_meta_file_is_described_also_while_its_second_slot_alone_was_written() {
+    let dir = Dir::new("dump-meta");
+    run(&dir, |root| async move {
+        let log = Log::create(&root, copy(1), &options()).await.unwrap();
+        log.append(records(0, 3, 100), None).await.unwrap();
+        log.set_frontier(Offset(2));
+        log.persist_meta().await.unwrap();
+        let file = log.dir().join("meta");
+        assert_eq!(std::fs::read(&file).unwrap()[..8], [0; 8]);
+        let mut out = Vec::new();
+        narad_storage::offline::dump(&file, &mut out).unwrap();
+        let text = String::from_utf8(out).unwrap();
+        assert!(
+            text.contains("slot 1: Meta") && text.contains("frontier"),
+            "{text}"
+        );
+    });
+}

@@ -12,6 +12,7 @@ use crate::format::record::Records;
 use crate::format::segment::{SegmentHeader, SegmentIdent, parse_file_name};
 use crate::limits::{FRAME_HEADER_BYTES, MAX_LIST_BYTES, META_SLOT_BYTES};
 use crate::scan::ScanEvent;
+use crate::store::meta::META_FILE;
 use std::fs::File;
 use std::io::{self, Read as _, Write};
 use std::os::unix::fs::FileExt as _;
@@ -31,6 +32,8 @@ pub fn dump(path: &Path, out: &mut dyn Write) -> Result<(), StorageError> {
         .map_err(fail)?;
     match &head[..got] {
         b"NARADMET" => dump_meta(path, out).map_err(fail),
+        // The first slot may not have been written yet.
+        _ if path.file_name().is_some_and(|n| n == META_FILE) => dump_meta(path, out).map_err(fail),
         b"NARADLST" => dump_list(path, out).map_err(fail),
         _ if path.extension().is_some_and(|e| e == "seg") => dump_segment(path, out),
         _ if path.extension().is_some_and(|e| e == "json") => {

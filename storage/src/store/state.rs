@@ -47,6 +47,8 @@ pub struct LogStats {
     pub missing: u64,
     /// Segments.
     pub segments: usize,
+    /// Of those, how many take no more appends.
+    pub sealed: usize,
     /// Group writes since the log was opened.
     pub writes: u64,
     /// Syncs of segment data since the log was opened.
@@ -246,12 +248,15 @@ impl Store {
 
     pub(crate) fn stats(&self) -> LogStats {
         let state = self.state.borrow();
-        let sum = |f: fn(&Segment) -> u64| state.segments.iter().map(f).sum();
+        // Damage may add more missing offsets to segments than there can be records.
+        let sum =
+            |f: fn(&Segment) -> u64| state.segments.iter().map(f).fold(0, u64::saturating_add);
         LogStats {
             bytes: sum(|s| s.totals.len),
             records: sum(|s| s.totals.records),
             missing: sum(|s| s.totals.missing),
             segments: state.segments.len(),
+            sealed: state.segments.len() - usize::from(state.active),
             ..state.work
         }
     }

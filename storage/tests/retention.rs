@@ -1,0 +1,144 @@
+//! Retention: what goes, by age and by size, what holds it back, and that nobody waits for it. And what a
+//! consumer at the tail costs.
+
+mod common;
+
+use common::*;
+use futures::future::{Either, select};
+use narad_core::ids::{Offset, WallMs};
+use narad_storage::{Log, Options};
+use std::pin::pin;
+
+/// Segments of a few records each.
+fn small() -> Options {
+    Options {
+        segment_bytes: 8 << 10,
+        extent_bytes: 8 << 10,
+        ..options()
+    }
+}
+
+const LEN: usize = 700;
+
+async fn filled(root: &std::path::Path, count: u64) -> Log {
+    let log = Log::create(root, copy(1), &small()).await.unwrap();
+    for n in 0..count {
+        log.append(records(n, 1, LEN), None).await.unwrap();
+    }
+    log
+}
+
+/// First offsets of the segments on the disk.
+fn bases(log: &Log) -> Vec<u64> {
+    let name = |path: &std::path::PathBuf| path.file_name().unwrap().to_str().unwrap().to_owned();
+    let files = segment_files(log.dir());
+    files
+        .iter()
+        .map(|p| name(p)[..20].parse().unwrap())
+        .collect()
+}
+
+#[test]
+fn what_is_too_old_goes_by_the_times_of_its_records_and_whole_segments_only() {
+    let dir = Dir::new("retain-age");
+    run(&dir, |root| async move {
+        let log = filled(&root, 60).await;
+        let before = bases(&log);
+        assert!(before.len() > 4, "{before:?}");
+        // Record n has the time 1,000,000 + n: nothing is older than the first.
+        assert_eq!(log.retain(Some(WallMs(1_000_000)), None).await.unwrap(), 0);
+        // A segment stays while one record in it is young enough.
+        let third = before[2];
+        let min = WallMs(1_000_000 + third + 1);
+        assert_eq!(log.retain(Some(min), None).await.unwrap(), third);
+        assert_eq!(
+            (log.start(), bases(&log)),
+            (Offset(third), before[2..].to_vec())
+        );
+        expect_numbers(&log, third..60, LEN).await;
+        // The frontier is never in what went, and neither is anything after a restart.
+        assert!(log.frontier() >= log.start());
+        drop(log);
+        let (log, report) = Log::open(&root, copy(1), &small()).await.unwrap();
+        assert_eq!(
+            (log.start(), report.damage.len()),
+            (Offset(third), 0),
+            "{report:?}"
+        );
+        expect_numbers(&log, third..60, LEN).await;
+        // Also the segment that was written to last goes when all of it is too old; offsets go on.
+        let gone = log.retain(Some(WallMs(2_000_000)), None).await.unwrap();
+        assert_eq!((gone, bases(&log)), (60 - third, vec![]));
+        assert_eq!(
+            log.append(records(60, 1, LEN), None).await.unwrap().base,
+            Offset(60)
+        );
+        log.close().await.unwrap();
+        let (log, _) = Log::open(&root, copy(1), &small()).await.unwrap();
+        expect_numbers(&log, 60..61, LEN).await;
+    });
+}
+
+#[test]
+fn what_is_too_much_goes_from_the_front_and_a_pin_holds_it() {
+    let dir = Dir::new("retain-size");
+    run(&dir, |root| async move {
+        let log = filled(&root, 60).await;
+        let before = bases(&log);
+        let max = 24 << 10;
+        let pin = log.pin(Offset(before[1]));
+        let higher = log.pin(Offset(before[3]));
+        // Only what is below every pin goes, however much there is.
+        assert_eq!(log.retain(None, Some(max)).await.unwrap(), before[1]);
+        drop(higher);
+        assert_eq!(log.retain(None, Some(max)).await.unwrap(), 0);
+        drop(pin);
+        assert!(log.retain(None, Some(max)).await.unwrap() > 0);
+        assert!(log.stats().bytes <= max, "{:?}", log.stats());
+        // Not more than necessary: with the segment before, it was too much.
+        assert!(log.stats().bytes + (8 << 10) > max, "{:?}", log.stats());
+        let start = log.start().0;
+        expect_numbers(&log, start..60, LEN).await;
+        assert!(bases(&log).iter().all(|base| *base >= start));
+    });
+}
+
+#[test]
+fn appends_do_not_wait_for_what_is_being_deleted() {
+    let dir = Dir::new("retain-wait");
+    run(&dir, |root| async move {
+        let log = filled(&root, 600).await;
+        let before = bases(&log).len();
+        assert!(before > 50, "{before}");
+        let mut retaining = pin!(log.retain(None, Some(0)));
+        for n in 600..603 {
+            match select(&mut retaining, pin!(log.append(records(n, 1, LEN), None))).await {
+                Either::Left(_) => panic!("all was deleted before append {n} came to its end"),
+                Either::Right((appended, _)) => drop(appended.unwrap()),
+            }
+        }
+        // Deleting was under way, or had not begun, when they were acked.
+        let left = bases(&log).len();
+        assert!(left > 1, "{left} of {before}");
+        assert!(retaining.await.unwrap() > 0);
+        assert!(bases(&log).len() <= 2, "{:?}", bases(&log));
+    });
+}
+
+#[test]
+fn a_consumer_at_the_tail_reads_no_disk() {
+    let dir = Dir::new("tail");
+    run(&dir, |root| async move {
+        let log = filled(&root, 0).await;
+        for n in 0..200 {
+            log.append(records(n, 1, LEN), None).await.unwrap();
+            let batch = log.read(Offset(n), 10, 1 << 20).await.unwrap();
+            assert_eq!(batch.records.len(), 1);
+        }
+        assert_eq!(log.stats().reads, 0);
+        // One that is far behind does, and memory stays within its bound.
+        let batch = log.read(Offset(0), 10, 1 << 20).await.unwrap();
+        assert_eq!(batch.records.len(), 10);
+        assert!(log.stats().reads > 0);
+    });
+}
