@@ -32,6 +32,7 @@ use core::Core;
 use futures::future::Either;
 use narad_core::meta::MetaState;
 use narad_wire::bulk::BulkServer;
+use narad_wire::pool::PeerPool;
 use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -137,12 +138,13 @@ pub async fn run(ctx: Arc<NodeContext>, setup: ControlSetup) -> Result<(), Contr
         .await
         .map_err(|error| ControlError::Raft(error.to_string()))?;
     let machine = Rc::new(RefCell::new(MetaMachine::new(meta)));
-    let pool = narad_wire::pool::PeerPool::new(ctx.id.clone(), ctx.incarnation);
-    let transport = Rc::new(PeerTransport::new(ctx.clone(), pool.clone()));
+    let pool = PeerPool::new(ctx.id.clone(), ctx.incarnation);
+    let peers = PeerPool::of_control(ctx.id.clone(), ctx.incarnation);
+    let transport = Rc::new(PeerTransport::new(ctx.clone(), peers.clone()));
     let raft = RaftNode::start(raft_options(&ctx), machine, transport)
         .await
         .map_err(|error| ControlError::Raft(error.to_string()))?;
-    let (core, mut fatal) = Core::new(ctx, raft, pool, confirmed);
+    let (core, mut fatal) = Core::new(ctx, raft, (pool, peers), confirmed);
     requests::start(core.clone(), requests);
     registration::start(core.clone());
     heartbeat::start(core.clone());

@@ -10,9 +10,11 @@ use narad_core::ids::{
     PartitionKey, RaftIndex, RaftTerm, TopicId, TopicName, WalId, WalSeq, WallMs,
 };
 use narad_core::meta::{Command, Reply};
-use narad_storage::{Record, StoredRecord};
+use narad_storage::{Installed, Record, StoredRecord};
 use narad_wire::error::WireFault;
-use tokio::sync::oneshot;
+use std::os::fd::OwnedFd;
+use std::time::Instant;
+use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
 /// Where an answer goes.
 pub type Answer<T> = oneshot::Sender<T>;
@@ -111,6 +113,13 @@ pub enum ControlRequest {
         body: Vec<u8>,
         /// Answer body.
         answer: Answer<Result<Vec<u8>, WireFault>>,
+    },
+    /// A connection of a peer that is for the control core, accepted by a shard.
+    Connection {
+        /// Its socket.
+        socket: OwnedFd,
+        /// Its room among the connections of that shard.
+        permit: OwnedSemaphorePermit,
     },
     /// A command of this node: forwarded to the leader, retried while that is certainly safe, and
     /// answered after it is applied on this node too.
@@ -513,12 +522,20 @@ pub enum ShardRequest {
         /// What is here.
         answer: Answer<LocalCopies>,
     },
+    /// What the mover has installed, before it asks for the flip: whoever opens the copy next need not
+    /// look at the disk. `None`: it takes the copy back, or may have.
+    Installed {
+        /// The copy.
+        copy: CopyId,
+        /// What is there.
+        installed: Option<Installed>,
+    },
     /// The mover has installed this copy and its flip is applied: open it and serve.
     Serve {
         /// The copy.
         copy: CopyId,
-        /// Serving, or why not.
-        answer: Answer<Result<(), WireFault>>,
+        /// Since when it is served, or why not.
+        answer: Answer<Result<Instant, WireFault>>,
     },
 }
 

@@ -317,20 +317,35 @@ fn create_dir_now(dir: &Path) -> io::Result<()> {
 
 /// Renames a file or directory and makes that durable on both sides.
 pub(crate) async fn rename(from: &Path, to: &Path) -> Result<()> {
+    rename_if(from, to, || Ok(None::<()>)).await.map(|_| ())
+}
+
+/// As [`rename`], unless `in_the_way` finds something, which is returned then: asked right before, on the
+/// same thread.
+pub(crate) async fn rename_if<T: Send + 'static>(
+    from: &Path,
+    to: &Path,
+    in_the_way: impl FnOnce() -> io::Result<Option<T>> + Send + 'static,
+) -> Result<Option<T>> {
     let op = Op::Rename { from, to };
     fault::before(&op).map_err(|e| StorageError::io("rename", from, e))?;
     let (source, target) = (from.to_path_buf(), to.to_path_buf());
-    blocking("rename", from, move || {
+    let found = blocking("rename", from, move || {
+        if let Some(found) = in_the_way()? {
+            return Ok(Some(found));
+        }
         fs::rename(&source, &target)?;
         sync_parent(&target)?;
-        if source.parent() == target.parent() {
-            return Ok(());
+        if source.parent() != target.parent() {
+            sync_parent(&source)?;
         }
-        sync_parent(&source)
+        Ok(None)
     })
     .await?;
-    fault::after(&op);
-    Ok(())
+    if found.is_none() {
+        fault::after(&op);
+    }
+    Ok(found)
 }
 
 /// Removes a file, if it is there. The directory is not synced.

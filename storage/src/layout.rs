@@ -223,7 +223,13 @@ pub(crate) async fn real_copy(
     root: &Path,
     key: PartitionKey,
 ) -> Result<Option<CopyId>, StorageError> {
-    let names = disk::list_dir(&partitions_root(root)).await?;
+    let base = partitions_root(root);
+    disk::blocking("list", root, move || real_copy_now(&base, key)).await
+}
+
+/// As [`real_copy`], on this thread, below the root of the partitions.
+pub(crate) fn real_copy_now(base: &Path, key: PartitionKey) -> io::Result<Option<CopyId>> {
+    let names = disk::list_dir_now(base)?;
     Ok(names
         .iter()
         .filter_map(|name| parse(name, 'e'))

@@ -10,6 +10,7 @@ use crate::format::list::Totals;
 use crate::format::segment::Owner;
 use crate::layout;
 use crate::options::Options;
+use crate::staging::Installed;
 use crate::store::Store;
 use crate::store::append::Appended;
 use crate::store::read::ReadBatch;
@@ -96,7 +97,26 @@ impl Log {
             return Err(StorageError::NoSuchCopy { copy, path: dir });
         }
         let owner = Owner::Partition(copy.key);
-        let (store, report) = Store::open(&dir, owner, copy.epoch, options).await?;
+        let (store, report) = Store::open(&dir, owner, copy.epoch, options, None).await?;
+        Ok((Self(store), report))
+    }
+
+    /// As [`Self::open`], of a copy that was installed a moment ago: what its install knows is not read
+    /// from the disk again. The work does not depend on the disk, unless a segment was staged of which
+    /// nothing counts.
+    ///
+    /// # Errors
+    /// As [`Self::open`].
+    pub async fn open_installed(
+        root: &Path,
+        installed: Installed,
+        options: &Options,
+    ) -> Result<(Self, RecoveryReport), StorageError> {
+        let copy = installed.copy();
+        let dir = layout::partition_dir(root, copy);
+        let owner = Owner::Partition(copy.key);
+        let known = Some(installed);
+        let (store, report) = Store::open(&dir, owner, copy.epoch, options, known).await?;
         Ok((Self(store), report))
     }
 

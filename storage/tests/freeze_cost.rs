@@ -10,7 +10,7 @@ use common::{Dir, copy, key, options, records, run};
 use narad_core::copy::{InstallMark, Manifest};
 use narad_core::ids::{HandoffId, MoveId, Offset};
 use narad_storage::fault::{self, Op, Probe};
-use narad_storage::{Log, Options, StageBuf, Staging, layout};
+use narad_storage::{Installed, Log, Options, RecoveryReport, StageBuf, Staging, layout};
 use std::cell::RefCell;
 use std::io;
 use std::os::unix::fs::FileExt as _;
@@ -139,9 +139,9 @@ fn moved(name: &str, options: Options, batches: u64, tail: u64) -> Move {
             move_id: MOVE,
             handoff_id: Some(HandoffId(3)),
         };
-        let ((), finish) = cost_of(async {
+        let (installed, finish) = cost_of(async {
             staging.finish(&capture, mark, copy(2)).await.unwrap();
-            staging.install(&b, copy(2)).await.unwrap();
+            staging.install(&b, copy(2)).await.unwrap()
         })
         .await;
         let (opened, open) = cost_of(Log::open(&b, copy(2), &options)).await;
@@ -154,6 +154,7 @@ fn moved(name: &str, options: Options, batches: u64, tail: u64) -> Move {
             cached = (cached.0 + there, cached.1 + pages);
         }
         assert_eq!(layout::scan(&b).await.unwrap().copies.len(), 1);
+        same_without_the_disk(&b, installed, &options, (&new, &report)).await;
         Move {
             finish,
             open,
@@ -161,6 +162,27 @@ fn moved(name: &str, options: Options, batches: u64, tail: u64) -> Move {
             cached,
         }
     })
+}
+
+/// What an install says of its copy is what a look at the disk finds, and the log that is opened with it
+/// takes records.
+async fn same_without_the_disk(
+    root: &Path,
+    installed: Installed,
+    options: &Options,
+    (found, report): (&Log, &RecoveryReport),
+) {
+    let (known, cost) = cost_of(Log::open_installed(root, installed, options)).await;
+    let (known, known_report) = known.unwrap();
+    assert_eq!(cost, Cost::default());
+    assert_eq!(
+        (&known_report, known.manifest()),
+        (report, found.manifest())
+    );
+    assert_eq!(known.frontier(), found.frontier());
+    let before = known.hwm();
+    known.append(records(0, 10, 100), None).await.unwrap();
+    assert_eq!(known.hwm(), Offset(before.0 + 10));
 }
 
 /// Segments of 4 MiB, or a single one.

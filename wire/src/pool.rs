@@ -11,6 +11,7 @@ pub use slots::{NodePool, PoolOptions};
 
 use crate::convert::check;
 use crate::error::{ErrorCode, WireError, WireFault};
+use crate::rpc::Door;
 use crate::runtime::{Glommio, Runtime, within};
 use narad_core::ids::{NodeId, NodeIncarnation};
 use narad_schema::client_capnp::node;
@@ -38,6 +39,16 @@ impl PeerPool<Glommio> {
     #[must_use]
     pub fn new(my_id: NodeId, my_incarnation: NodeIncarnation) -> Self {
         Self::with(Glommio, PoolOptions::default(), my_id, my_incarnation)
+    }
+
+    /// As [`Self::new`], for what the control cores of the nodes answer, past their shards.
+    #[must_use]
+    pub fn of_control(my_id: NodeId, my_incarnation: NodeIncarnation) -> Self {
+        let options = PoolOptions {
+            door: Door::Control,
+            ..PoolOptions::default()
+        };
+        Self::with(Glommio, options, my_id, my_incarnation)
     }
 }
 

@@ -7,9 +7,11 @@
 //! Cancellation: dropping the future of a call cancels the handler at the server at an unknown
 //! point. Handlers whose work must not be cut in half run it in a task of their own.
 
+mod door;
 mod line;
 mod link;
 
+pub use door::Door;
 pub use line::Line;
 pub use link::{Link, reader_options, serve_over};
 
@@ -28,16 +30,31 @@ pub async fn connect_link<R: Runtime>(
     addr: &str,
     deadline: Duration,
 ) -> Result<Link, WireError> {
+    connect_door(runtime, addr, deadline, Door::Shard).await
+}
+
+/// As [`connect_link`], to one part of the node.
+///
+/// # Errors
+/// As [`connect_link`].
+pub async fn connect_door<R: Runtime>(
+    runtime: &R,
+    addr: &str,
+    deadline: Duration,
+    door: Door,
+) -> Result<Link, WireError> {
     let failed = |message: String| WireError::Connect {
         addr: addr.to_owned(),
         message,
         retry_after_ms: 0,
     };
     let attempt = within(runtime, deadline, async {
-        runtime
-            .connect(addr, deadline)
-            .await
-            .map_err(|error| failed(error.to_string()))
+        let connected = async {
+            let mut stream = runtime.connect(addr, deadline).await?;
+            door.say(&mut stream).await?;
+            Ok::<_, std::io::Error>(stream)
+        };
+        connected.await.map_err(|error| failed(error.to_string()))
     });
     let stream = attempt.await.map_err(|error| match error {
         WireError::Timeout { after_ms } => failed(format!("no answer within {after_ms} ms")),

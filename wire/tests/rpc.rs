@@ -10,7 +10,7 @@ use narad_core::ids::{NodeId, NodeIncarnation};
 use narad_wire::convert::check;
 use narad_wire::error::{ErrorCode, WireError};
 use narad_wire::pool::{NodePool, PeerPool, PoolOptions};
-use narad_wire::rpc;
+use narad_wire::rpc::{self, Door};
 use narad_wire::runtime::Glommio;
 use std::time::Duration;
 
@@ -184,6 +184,7 @@ fn failed_attempts_are_bounded_by_the_backoff() {
             connect_deadline: Duration::from_millis(20),
             backoff_min: Duration::from_millis(200),
             backoff_max: Duration::from_millis(400),
+            ..PoolOptions::default()
         };
         let pool = NodePool::new(Glommio, options);
         let began = std::time::Instant::now();
@@ -228,6 +229,39 @@ fn another_node_at_the_address_and_a_stranger_are_told() {
         assert_eq!(error.code(), Some(ErrorCode::NotMember));
         // The client interface does not care who answers.
         assert!(pool().node(&addr).await.is_ok());
+    });
+}
+
+#[test]
+fn a_door_is_heard_and_a_node_without_doors_is_spoken_to_all_the_same() {
+    use futures::io::{AsyncReadExt, AsyncWriteExt};
+    run(async {
+        let listener = glommio::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let addr = listener.local_addr().unwrap().to_string();
+        for (said, heard) in [
+            (&b"NARADCTLrest"[..], Some(Door::Control)),
+            (b"\0\0\0\0rest", Some(Door::Shard)),
+            (b"NARADxyzrest", None),
+            (b"NAR", None),
+            (b"", None),
+        ] {
+            let mut outward = glommio::net::TcpStream::connect(&addr).await.unwrap();
+            outward.write_all(said).await.unwrap();
+            outward.shutdown(std::net::Shutdown::Write).await.unwrap();
+            let mut inward = listener.accept().await.unwrap();
+            let door = Door::hear(&mut inward).await;
+            assert_eq!(door.ok(), heard, "{said:?}");
+            if heard.is_some() {
+                let mut rest = Vec::new();
+                inward.read_to_end(&mut rest).await.unwrap();
+                assert!(rest.ends_with(b"rest") && rest.len() <= 8, "{rest:?}");
+            }
+        }
+        // The nodes of this test take the word for a broken message.
+        let cluster = Cluster::start(1, 1);
+        let pool = PeerPool::of_control(NodeId("me".into()), NodeIncarnation(1));
+        let peer = pool.peer(&NodeId("n0".into()), &cluster.addr(0)).await;
+        assert!(peer.is_ok());
     });
 }
 

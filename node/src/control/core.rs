@@ -21,7 +21,10 @@ use tokio::sync::{Semaphore, mpsc, watch};
 pub(super) struct Core {
     pub(super) ctx: Arc<NodeContext>,
     pub(super) raft: RaftNode<MetaMachine>,
+    /// Connections to other nodes' shards, for views of the cluster.
     pub(super) pool: PeerPool,
+    /// Connections to other nodes' control cores, past their shards.
+    pub(super) peers: PeerPool,
     /// The leader's clock over the members.
     pub(super) clock: RefCell<Clock>,
     /// What the members have told this leader.
@@ -45,7 +48,7 @@ impl Core {
     pub(super) fn new(
         ctx: Arc<NodeContext>,
         raft: RaftNode<MetaMachine>,
-        pool: PeerPool,
+        (pool, peers): (PeerPool, PeerPool),
         confirmed: watch::Sender<bool>,
     ) -> (Rc<Self>, mpsc::Receiver<ControlError>) {
         let (fatal, received) = mpsc::channel(1);
@@ -54,6 +57,7 @@ impl Core {
             ctx,
             raft,
             pool,
+            peers,
             clock,
             beats: RefCell::default(),
             open: Cell::new(false),

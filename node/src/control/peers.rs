@@ -15,6 +15,7 @@ use narad_wire::client::{
 };
 use narad_wire::convert;
 use narad_wire::error::WireError;
+use narad_wire::pool::PeerPool;
 use narad_wire::rpc;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
@@ -24,17 +25,18 @@ fn deadline() -> Duration {
     Duration::from_millis(limits::PEER_CALL_MS)
 }
 
-impl Core {
-    /// Gives up the connection when the call showed that it is dead.
-    fn noted<T>(&self, addr: &str, result: Result<T, WireError>) -> Result<T, WireError> {
-        if result.as_ref().is_err_and(WireError::connection_lost) {
-            self.pool.failed(addr);
-        }
-        result
+/// Gives up the connection when the call showed that it is dead.
+fn noted<T>(pool: &PeerPool, addr: &str, result: Result<T, WireError>) -> Result<T, WireError> {
+    if result.as_ref().is_err_and(WireError::connection_lost) {
+        pool.failed(addr);
     }
+    result
+}
 
+impl Core {
+    /// The control core of another node.
     async fn peer(&self, node: &NodeId, addr: &str) -> Result<peer::Client, WireError> {
-        self.pool.peer(node, addr).await
+        self.peers.peer(node, addr).await
     }
 
     /// Hands a command to the leader.
@@ -53,7 +55,7 @@ impl Core {
                 .map_err(|message| WireError::Protocol { message })?;
             Ok((RaftIndex(results.get_index()), reply))
         });
-        self.noted(addr, answer.await)
+        noted(&self.peers, addr, answer.await)
     }
 
     /// A heartbeat to the leader.
@@ -74,7 +76,7 @@ impl Core {
                 registered: results.get_registered(),
             })
         });
-        self.noted(addr, answer.await)
+        noted(&self.peers, addr, answer.await)
     }
 
     /// Registers this node at whoever answers at `addr`.
@@ -89,7 +91,7 @@ impl Core {
             let node = self.call_identity(addr).await?;
             self.peer(&node, addr).await
         });
-        let peer = self.noted(addr, reached.await)?;
+        let peer = noted(&self.peers, addr, reached.await)?;
         let mut call = peer.join_request();
         write_join(call.get().init_request(), request);
         // A join whose answer is late is asked for again, which changes nothing.
@@ -98,7 +100,7 @@ impl Core {
             convert::check(results.has_error(), results.get_error())?;
             Ok(RaftIndex(results.get_index()))
         });
-        self.noted(addr, answer.await)
+        noted(&self.peers, addr, answer.await)
     }
 
     /// What a founder has on its disk; see [`super::founding`].
@@ -113,19 +115,19 @@ impl Core {
             convert::check(results.has_error(), results.get_error())?;
             Ok(results.get_body()?.to_vec())
         });
-        self.noted(addr, answer.await)
+        noted(&self.peers, addr, answer.await)
     }
 
     /// Who answers at `addr`.
     pub(super) async fn call_identity(&self, addr: &str) -> Result<NodeId, WireError> {
-        let call = self.pool.node(addr).await?.info_request();
+        let call = self.peers.node(addr).await?.info_request();
         let answer = rpc::call(deadline(), call.send(), |results| {
             let info = convert::read_node(results.get_info()?)?;
             NodeId::parse(&info.id).map_err(|error| WireError::Protocol {
                 message: format!("node id {:?} {error}", info.id),
             })
         });
-        self.noted(addr, answer.await)
+        noted(&self.peers, addr, answer.await)
     }
 
     /// The cluster as the node at `addr` sees it.
@@ -146,7 +148,7 @@ impl Core {
                 applied: results.get_applied(),
             })
         });
-        self.noted(addr, answer.await)
+        noted(&self.pool, addr, answer.await)
     }
 
     /// What the node at `addr` would plan, as it is or with `draining` drained.
@@ -178,7 +180,7 @@ impl Core {
                 .await
             }
         };
-        self.noted(addr, answer)
+        noted(&self.pool, addr, answer)
     }
 
     /// What giving up a node would lose, as the node at `addr` sees it.
@@ -190,7 +192,7 @@ impl Core {
             convert::check(results.has_error(), results.get_error())?;
             convert::read_loss(results.get_loss()?)
         });
-        self.noted(addr, answer.await)
+        noted(&self.pool, addr, answer.await)
     }
 
     /// All moves, as this node's own client interface tells them.
@@ -209,7 +211,7 @@ impl Core {
                 finished: finished?,
             })
         });
-        self.noted(&addr, answer.await)
+        noted(&self.pool, &addr, answer.await)
     }
 
     /// One topic with its owners' figures, as this node's own client interface tells it.
@@ -221,7 +223,7 @@ impl Core {
             convert::check(results.has_error(), results.get_error())?;
             convert::read_topic(results.get_topic()?)
         });
-        self.noted(&addr, answer.await)
+        noted(&self.pool, &addr, answer.await)
     }
 
     /// Where this node's own listener is reached from here.

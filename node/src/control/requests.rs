@@ -35,7 +35,8 @@ pub(super) fn start(core: Rc<Core>, mut requests: mpsc::Receiver<ControlRequest>
                 | ControlRequest::Loss { .. }
                 | ControlRequest::Moves { .. }
                 | ControlRequest::Topic { .. }
-                | ControlRequest::TransferLeader { .. } => &calls,
+                | ControlRequest::TransferLeader { .. }
+                | ControlRequest::Connection { .. } => &calls,
             };
             let Ok(permit) = bound.clone().try_acquire_owned() else {
                 refuse(request);
@@ -83,6 +84,7 @@ fn refuse(request: ControlRequest) {
         ControlRequest::Topic { answer, .. } => send(answer, Err(busy())),
         ControlRequest::HandOver { answer } => send(answer, ()),
         ControlRequest::TransferLeader { answer, .. } => send(answer, Err(busy())),
+        ControlRequest::Connection { .. } => {}
     }
 }
 
@@ -128,6 +130,9 @@ async fn answer(core: &Rc<Core>, request: ControlRequest) {
         ControlRequest::HandOver { answer } => reply(answer, hand_over(core)).await,
         ControlRequest::TransferLeader { to, answer } => {
             reply(answer, transfer(core, &to)).await;
+        }
+        ControlRequest::Connection { socket, permit } => {
+            crate::rpc::control::serve(core.ctx.clone(), socket, permit);
         }
     }
 }

@@ -17,12 +17,28 @@ use std::time::{Duration, Instant};
 pub(super) struct Freeze {
     /// When the source was asked to freeze: the freeze is shorter than what is counted from here.
     pub(super) asked: Option<Instant>,
+    /// When the flip was asked for, and when it was known.
+    pub(super) flip: Option<(Instant, Instant)>,
     /// Its parts.
     pub(super) split: FreezeSplitView,
     /// Bytes drained.
     pub(super) bytes: u64,
     /// From asking until the shard served.
     pub(super) whole_us: u64,
+}
+
+impl Freeze {
+    /// The shard serves since then: perhaps before the mover knew of the flip, since the applied metadata
+    /// is published to all executors at once.
+    pub(super) fn served(&mut self, since: Instant) {
+        if let Some((began, known)) = self.flip {
+            self.split.flip_us = us(known.min(since).saturating_duration_since(began));
+            self.split.takeover_us = us(since.saturating_duration_since(known));
+        }
+        if let Some(asked) = self.asked {
+            self.whole_us = us(since.saturating_duration_since(asked));
+        }
+    }
 }
 
 /// Microseconds since `from`.

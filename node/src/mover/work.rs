@@ -224,6 +224,7 @@ impl Work {
         };
         if flip {
             let mut freeze = self.freeze.get();
+            freeze.flip = Some((began, Instant::now()));
             freeze.split.flip_us = us_since(began);
             self.freeze.set(freeze);
         }
@@ -268,21 +269,19 @@ impl Work {
     }
 
     async fn serve(&self, copy: CopyId) -> TargetInput {
-        let began = Instant::now();
         let asked = self
             .mover
             .ctx
             .shard(copy.key)
             .ask(|answer| ShardRequest::Serve { copy, answer })
             .await;
-        let mut freeze = self.freeze.get();
-        freeze.split.takeover_us = us_since(began);
-        if let Some(asked) = freeze.asked {
-            freeze.whole_us = us_since(asked);
-        }
-        self.freeze.set(freeze);
         match asked {
-            Ok(Ok(())) => TargetInput::Serving,
+            Ok(Ok(since)) => {
+                let mut freeze = self.freeze.get();
+                freeze.served(since);
+                self.freeze.set(freeze);
+                TargetInput::Serving
+            }
             Ok(Err(fault)) => failed(fault),
             Err(error) => failed(error),
         }

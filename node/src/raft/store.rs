@@ -20,6 +20,7 @@ pub mod slots;
 pub mod snapshot;
 #[cfg(test)]
 pub(crate) mod tests;
+mod writer;
 
 pub use error::StoreError;
 pub use log::LogStore;

@@ -3,18 +3,20 @@
 //! What this file keeps true: the number of connections is bounded; each has its own bounds on
 //! calls; and the node stops accepting as soon as it is told to stop.
 
+use crate::messages::ControlRequest;
 use crate::rpc::gate::Gate;
 use crate::rpc::node::NodeServer;
 use crate::shard::limits::CONNECTIONS_MAX;
 use crate::shard::shard::Shard;
 use crate::shard::task;
-use glommio::net::TcpListener;
+use glommio::net::{TcpListener, TcpStream};
 use narad_schema::client_capnp;
-use narad_wire::rpc::Line;
+use narad_wire::rpc::{Door, Line};
+use std::os::fd::{AsRawFd as _, BorrowedFd};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::Semaphore;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// Pause after an accept that failed (descriptors are used up), in ms.
 const ACCEPT_PAUSE_MS: u64 = 50;
@@ -32,6 +34,23 @@ impl Counted {
 impl Drop for Counted {
     fn drop(&mut self) {
         self.0.ctx.metrics.connections.dec();
+    }
+}
+
+/// Gives a connection to the control core.
+async fn hand_on(shard: &Rc<Shard>, stream: &TcpStream, permit: OwnedSemaphorePermit) {
+    // SAFETY: the descriptor belongs to `stream`, which is borrowed for longer than `fd` is used.
+    let fd = unsafe { BorrowedFd::borrow_raw(stream.as_raw_fd()) };
+    // A descriptor of its own: the stream's closes with the stream, on this executor.
+    match fd.try_clone_to_owned() {
+        Ok(socket) => {
+            let request = ControlRequest::Connection { socket, permit };
+            // A node that is stopping takes none: the peer sees the end of the connection.
+            let _ = shard.ctx.control.send(request).await;
+        }
+        Err(error) => {
+            tracing::warn!(%error, "a connection could not be handed to the control core")
+        }
     }
 }
 
@@ -58,6 +77,18 @@ pub(crate) async fn listen(shard: Rc<Shard>, listener: TcpListener) {
         };
         let shard = shard.clone();
         task::spawn("a connection", async move {
+            let mut stream = stream;
+            match Door::hear(&mut stream).await {
+                Ok(Door::Shard) => {}
+                Ok(Door::Control) => {
+                    hand_on(&shard, &stream, permit).await;
+                    return;
+                }
+                Err(error) => {
+                    tracing::debug!(%error, "a connection ended before it began");
+                    return;
+                }
+            }
             let _permit = permit;
             let _counted = Counted::new(shard.clone());
             let line = Line::default();

@@ -8,6 +8,7 @@
 mod cluster;
 mod connection;
 mod consume;
+pub(crate) mod control;
 mod copies;
 mod gate;
 mod handed;

@@ -8,14 +8,13 @@ use crate::rpc::peer::PeerServer;
 use crate::rpc::reply::{answer, malformed, text};
 use crate::rpc::{cluster, consume, leases, moves, produce, topics};
 use crate::shard::shard::Shard;
-use narad_core::ids::{NodeId, NodeIncarnation};
+use narad_core::ids::NodeIncarnation;
 use narad_schema::client_capnp::node;
 use narad_wire::convert::{
     list_len, write_member, write_move, write_node, write_plan_step, write_topic,
 };
-use narad_wire::error::{ErrorCode, WireFault};
+use narad_wire::error::WireFault;
 use narad_wire::rpc::Line;
-use narad_wire::view::NodeView;
 use std::rc::Rc;
 
 /// The server of one connection.
@@ -31,40 +30,8 @@ impl NodeServer {
         Self { shard, gate, line }
     }
 
-    fn who(&self) -> NodeView {
-        let ctx = &self.shard.ctx;
-        NodeView {
-            id: ctx.id.0.clone(),
-            version: env!("CARGO_PKG_VERSION").into(),
-            shards: ctx.config.shards,
-            max_record_bytes: narad_core::defaults::RECORD_MAX_BYTES,
-            max_batch_bytes: u32::try_from(narad_wire::limits::BATCH_MAX_BYTES).unwrap_or(u32::MAX),
-            max_batch_records: u32::try_from(narad_wire::limits::BATCH_MAX_RECORDS)
-                .unwrap_or(u32::MAX),
-            incarnation: ctx.incarnation.0,
-        }
-    }
-
     fn peer_of(&self, node: &str, incarnation: NodeIncarnation) -> Result<PeerServer, WireFault> {
-        let id = NodeId::parse(node).map_err(|error| {
-            WireFault::new(ErrorCode::Invalid, format!("the node id {node:?} {error}"))
-                .hint("a node names itself when it asks for the interface between nodes")
-        })?;
-        let state = self.shard.ctx.state();
-        if state.removed.contains_key(&id) {
-            use crate::control::registration::refused;
-            let forgotten = state.forgotten.contains(&id);
-            return Err(WireFault::new(
-                ErrorCode::NotMember,
-                format!("node {id} was removed from this cluster"),
-            )
-            .detail(if forgotten {
-                refused::FORGOTTEN
-            } else {
-                refused::REMOVED
-            })
-            .hint("start it under a new id with an empty data directory to join again"));
-        }
+        let id = crate::rpc::control::admit(&self.shard.ctx, node)?;
         Ok(PeerServer::new(self.shard.clone(), id, incarnation))
     }
 }
@@ -75,7 +42,10 @@ impl node::Server for NodeServer {
         _: node::InfoParams,
         mut results: node::InfoResults,
     ) -> Result<(), capnp::Error> {
-        write_node(results.get().init_info(), &self.who());
+        write_node(
+            results.get().init_info(),
+            &crate::rpc::control::who(&self.shard.ctx),
+        );
         Ok(())
     }
 

@@ -1,29 +1,30 @@
 //! The interface between nodes: Raft, metadata, dispatch and views.
 //!
-//! What this file keeps true: Raft and heartbeats never wait behind bulk work of the same
-//! connection; every body and batch is bounded before it is copied.
+//! What this file keeps true: every body and batch is bounded before it is copied. What the control core
+//! answers is in [`super::control`].
 
-use crate::messages::{Beat, ControlRequest, JoinRequest, ShardRequest};
+use crate::messages::ShardRequest;
+use crate::rpc::control::{ControlCalls, bounded, control_methods};
 use crate::rpc::gate::Gate;
-use crate::rpc::reply::{answer, malformed, stopping, text, unproposed};
+use crate::rpc::reply::{answer, malformed, stopping};
 use crate::rpc::{copies, moves, topics};
 use crate::shard::shard::Shard;
 use crate::shard::{faults, peers, task};
 use narad_core::ids::{
-    CopyId, Epoch, NodeId, NodeIncarnation, Offset, PartitionKey, RaftIndex, WalId, WalSeq,
+    CopyId, Epoch, NodeId, NodeIncarnation, Offset, PartitionKey, WalId, WalSeq,
 };
-use narad_core::meta::Command;
 use narad_schema::peer_capnp::peer;
 use narad_storage::Record;
 use narad_wire::convert::{list_len, read_partition_key};
 use narad_wire::error::WireFault;
-use narad_wire::limits::{BATCH_MAX_BYTES, BATCH_MAX_RECORDS, RAFT_BODY_MAX_BYTES};
+use narad_wire::limits::{BATCH_MAX_BYTES, BATCH_MAX_RECORDS};
 use std::rc::Rc;
 
 /// The peer interface, given to one node.
 pub(crate) struct PeerServer {
     pub(crate) shard: Rc<Shard>,
     pub(crate) gate: Gate,
+    calls: ControlCalls,
     /// Who asked for it.
     node: NodeId,
     incarnation: NodeIncarnation,
@@ -34,87 +35,12 @@ impl PeerServer {
     pub(crate) fn new(shard: Rc<Shard>, node: NodeId, incarnation: NodeIncarnation) -> Self {
         tracing::debug!(%node, %incarnation, "a peer connects");
         Self {
+            calls: ControlCalls::new(shard.ctx.clone()),
             shard,
             gate: Gate::new(),
             node,
             incarnation,
         }
-    }
-
-    async fn raft_call(&self, params: &peer::RaftParams) -> Result<Vec<u8>, WireFault> {
-        let (kind, body) = {
-            let params = params.get().map_err(malformed)?;
-            let body = params.get_body().map_err(malformed)?;
-            bounded("bytes of a Raft message", body.len(), RAFT_BODY_MAX_BYTES)?;
-            (params.get_kind(), body.to_vec())
-        };
-        self.shard
-            .ctx
-            .control
-            .ask(|answer| ControlRequest::Raft { kind, body, answer })
-            .await
-            .map_err(stopping)?
-    }
-
-    async fn propose_call(
-        &self,
-        params: &peer::ProposeParams,
-    ) -> Result<(RaftIndex, Vec<u8>), WireFault> {
-        let command: Command = {
-            let params = params.get().map_err(malformed)?;
-            let bytes = params.get_command().map_err(malformed)?;
-            bounded("bytes of a command", bytes.len(), RAFT_BODY_MAX_BYTES)?;
-            serde_json::from_slice(bytes).map_err(|error| {
-                faults::invalid(
-                    format!("a command that cannot be read: {error}"),
-                    "the other node may run a newer version; upgrade this one",
-                )
-            })?
-        };
-        let (index, reply) = self
-            .shard
-            .ctx
-            .control
-            .ask(|answer| ControlRequest::ProposeHere { command, answer })
-            .await
-            .map_err(stopping)?
-            .map_err(|error| unproposed(&error))?;
-        let reply = serde_json::to_vec(&reply).map_err(|e| faults::internal("propose", e))?;
-        Ok((index, reply))
-    }
-
-    async fn read_index_call(&self) -> Result<RaftIndex, WireFault> {
-        self.shard
-            .ctx
-            .control
-            .ask(|answer| ControlRequest::ReadIndexHere { answer })
-            .await
-            .map_err(stopping)?
-            .map_err(|error| unproposed(&error))
-    }
-
-    async fn beat_call(
-        &self,
-        params: &peer::HeartbeatParams,
-    ) -> Result<crate::messages::BeatAnswer, WireFault> {
-        let beat = read_beat(params)?;
-        self.shard
-            .ctx
-            .control
-            .ask(|answer| ControlRequest::Beat { beat, answer })
-            .await
-            .map_err(stopping)?
-            .map_err(|error| unproposed(&error))
-    }
-
-    async fn join_call(&self, params: &peer::JoinParams) -> Result<RaftIndex, WireFault> {
-        let request = read_join(params)?;
-        self.shard
-            .ctx
-            .control
-            .ask(|answer| ControlRequest::Join { request, answer })
-            .await
-            .map_err(stopping)?
     }
 
     async fn append_call(&self, params: &peer::AppendParams) -> Result<(Offset, u32), WireFault> {
@@ -154,35 +80,6 @@ impl PeerServer {
             .await
             .map_err(stopping)
     }
-
-    async fn transfer_call(&self, params: &peer::TransferLeaderParams) -> Result<(), WireFault> {
-        let to = {
-            let params = params.get().map_err(malformed)?;
-            node_id(&text(params.get_to())?)?
-        };
-        self.shard
-            .ctx
-            .control
-            .ask(|answer| ControlRequest::TransferLeader { to, answer })
-            .await
-            .map_err(stopping)?
-    }
-}
-
-fn bounded(what: &str, size: usize, limit: usize) -> Result<(), WireFault> {
-    if size > limit {
-        return Err(faults::too_large(what, size, limit));
-    }
-    Ok(())
-}
-
-fn node_id(text: &str) -> Result<NodeId, WireFault> {
-    NodeId::parse(text).map_err(|error| {
-        faults::invalid(
-            format!("the node id {text:?} {error}"),
-            "see narad cluster members for the ids",
-        )
-    })
 }
 
 type Batch = (PartitionKey, Epoch, WalId, Vec<(WalSeq, Record)>);
@@ -223,49 +120,6 @@ fn read_append(params: &peer::AppendParams) -> Result<Batch, WireFault> {
     ))
 }
 
-fn read_beat(params: &peer::HeartbeatParams) -> Result<Beat, WireFault> {
-    let beat = params.get().and_then(|p| p.get_beat()).map_err(malformed)?;
-    let partitions = beat.get_partition_bytes().map_err(malformed)?;
-    bounded(
-        "partitions in a heartbeat",
-        partitions.len() as usize,
-        crate::limits::BEAT_PARTITIONS_MAX,
-    )?;
-    let mut partition_bytes = Vec::with_capacity(partitions.len() as usize);
-    for one in partitions.iter() {
-        let key = read_partition_key(one.get_partition().map_err(malformed)?);
-        partition_bytes.push((key, one.get_bytes()));
-    }
-    Ok(Beat {
-        node: node_id(&text(beat.get_node())?)?,
-        incarnation: NodeIncarnation(beat.get_incarnation()),
-        applied: RaftIndex(beat.get_applied()),
-        undispatched: beat.get_undispatched(),
-        held_copies: beat.get_held_copies(),
-        disk_free_bytes: beat.get_disk_free_bytes(),
-        disk_used_bytes: beat.get_disk_used_bytes(),
-        partition_bytes,
-    })
-}
-
-fn read_join(params: &peer::JoinParams) -> Result<JoinRequest, WireFault> {
-    let request = params
-        .get()
-        .and_then(|p| p.get_request())
-        .map_err(malformed)?;
-    Ok(JoinRequest {
-        node: node_id(&text(request.get_node())?)?,
-        addr: text(request.get_addr())?,
-        bulk_addr: text(request.get_bulk_addr())?,
-        http_addr: text(request.get_http_addr())?,
-        incarnation: NodeIncarnation(request.get_incarnation()),
-        disk: request.get_disk(),
-        shards: request.get_shards(),
-        version: text(request.get_version())?,
-        founder: request.get_founder(),
-    })
-}
-
 impl Drop for PeerServer {
     fn drop(&mut self) {
         tracing::debug!(node = %self.node, incarnation = %self.incarnation, "a peer's connection ended");
@@ -273,65 +127,7 @@ impl Drop for PeerServer {
 }
 
 impl peer::Server for PeerServer {
-    async fn raft(
-        self: Rc<Self>,
-        params: peer::RaftParams,
-        mut results: peer::RaftResults,
-    ) -> Result<(), capnp::Error> {
-        let outcome = self.raft_call(&params).await;
-        answer!(results, outcome, |body| results.get().set_body(&body));
-        Ok(())
-    }
-
-    async fn propose(
-        self: Rc<Self>,
-        params: peer::ProposeParams,
-        mut results: peer::ProposeResults,
-    ) -> Result<(), capnp::Error> {
-        let outcome = self.propose_call(&params).await;
-        answer!(results, outcome, |(index, reply)| {
-            let mut builder = results.get();
-            builder.set_index(index.0);
-            builder.set_reply(&reply);
-        });
-        Ok(())
-    }
-
-    async fn read_index(
-        self: Rc<Self>,
-        _: peer::ReadIndexParams,
-        mut results: peer::ReadIndexResults,
-    ) -> Result<(), capnp::Error> {
-        let outcome = self.read_index_call().await;
-        answer!(results, outcome, |index| results.get().set_index(index.0));
-        Ok(())
-    }
-
-    async fn heartbeat(
-        self: Rc<Self>,
-        params: peer::HeartbeatParams,
-        mut results: peer::HeartbeatResults,
-    ) -> Result<(), capnp::Error> {
-        let outcome = self.beat_call(&params).await;
-        answer!(results, outcome, |beat| {
-            let mut builder = results.get();
-            builder.set_commit_index(beat.commit.0);
-            builder.set_lease_ms(beat.lease_ms);
-            builder.set_term(beat.term.0);
-            builder.set_registered(beat.registered);
-        });
-        Ok(())
-    }
-
-    async fn join(
-        self: Rc<Self>,
-        params: peer::JoinParams,
-        mut results: peer::JoinResults,
-    ) -> Result<(), capnp::Error> {
-        let outcome = self.join_call(&params).await;
-        answer!(results, outcome, |index| results.get().set_index(index.0));
-        Ok(())
-    }
+    control_methods!();
 
     async fn append(
         self: Rc<Self>,
@@ -454,16 +250,6 @@ impl peer::Server for PeerServer {
             one.set_frontier(stat.frontier.0);
             one.set_bytes(stat.bytes);
         }
-        Ok(())
-    }
-
-    async fn transfer_leader(
-        self: Rc<Self>,
-        params: peer::TransferLeaderParams,
-        mut results: peer::TransferLeaderResults,
-    ) -> Result<(), capnp::Error> {
-        let outcome = self.transfer_call(&params).await;
-        answer!(results, outcome, |()| ());
         Ok(())
     }
 }

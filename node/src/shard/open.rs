@@ -10,6 +10,7 @@ use crate::shard::limits::{OPEN_WAIT_MS, RECONCILE_RETRY_MS};
 use crate::shard::partition::Partition;
 use crate::shard::shard::{Shard, Slot, SlotState};
 use crate::shard::task;
+use futures::future::Either;
 use narad_core::copies::has_log;
 use narad_core::ids::{CopyId, PartitionKey};
 use narad_core::leases::LeaseTable;
@@ -129,9 +130,14 @@ impl Shard {
         assignment: &Assignment,
     ) -> Result<Rc<Partition>, WireFault> {
         let began = Instant::now();
-        let exists = layout::partition_dir(&self.root, copy).exists();
+        let known = self.installed.borrow_mut().remove(&copy);
+        let exists = known.is_some() || layout::partition_dir(&self.root, copy).exists();
         let log = if exists {
-            let (log, report) = Log::open(&self.root, copy, &self.options)
+            let opening = match known {
+                Some(known) => Either::Left(Log::open_installed(&self.root, known, &self.options)),
+                None => Either::Right(Log::open(&self.root, copy, &self.options)),
+            };
+            let (log, report) = opening
                 .await
                 .map_err(|error| faults::open_failed(copy, &error.to_string()))?;
             tracing::info!(%copy, ?report, elapsed_us = began.elapsed().as_micros(), "log opened");

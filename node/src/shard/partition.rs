@@ -39,6 +39,8 @@ pub(crate) struct Wakes {
 pub(crate) struct Partition {
     pub(crate) copy: CopyId,
     pub(crate) log: Log,
+    /// Since when it is open.
+    pub(crate) opened: Instant,
     pub(crate) ctx: Arc<NodeContext>,
     pub(crate) source: RefCell<SourcePartition>,
     pub(crate) leases: RefCell<LeaseTable>,
@@ -101,6 +103,7 @@ impl Partition {
         Self {
             copy,
             log,
+            opened: Instant::now(),
             source: RefCell::new(source),
             leases: RefCell::new(leases),
             delivery: Mutex::new(()),

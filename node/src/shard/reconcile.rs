@@ -73,6 +73,10 @@ fn pass(shard: &Rc<Shard>) {
     shard.retire_copies();
     shard.dispatchers.metadata_changed();
     let state = shard.ctx.state();
+    shard.installed.borrow_mut().retain(|copy, _| {
+        let now = state.assignment(copy.key);
+        now.is_some_and(|now| now.epoch <= copy.epoch)
+    });
     shard.forget_topics(|topic| state.topics.contains_key(&topic));
     shard
         .pool

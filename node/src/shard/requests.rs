@@ -16,7 +16,7 @@ use narad_storage::layout;
 use narad_wire::error::WireFault;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 
 /// Answers requests until the senders are gone or the node stops.
@@ -132,6 +132,13 @@ impl Shard {
                 let _ = answer.send(stats.iter().map(|open| open.stat()).collect());
             }
             ShardRequest::Summary { answer } => drop(answer.send(self.summary())),
+            ShardRequest::Installed { copy, installed } => {
+                let mut known = self.installed.borrow_mut();
+                match installed {
+                    Some(installed) => drop(known.insert(copy, installed)),
+                    None => drop(known.remove(&copy)),
+                }
+            }
             slow => return Some(slow),
         }
         None
@@ -237,7 +244,8 @@ impl Shard {
             | ShardRequest::CloseCopy { .. }
             | ShardRequest::Serves { .. }
             | ShardRequest::Stats { .. }
-            | ShardRequest::Summary { .. } => unreachable!("answered at once"),
+            | ShardRequest::Summary { .. }
+            | ShardRequest::Installed { .. } => unreachable!("answered at once"),
         }
     }
 
@@ -292,8 +300,9 @@ impl Shard {
         }
     }
 
-    /// The mover has installed this copy and its flip is applied: serve it now.
-    async fn serve_copy(self: &Rc<Self>, copy: CopyId) -> Result<(), WireFault> {
+    /// The mover has installed this copy and its flip is applied: serve it now. Says since when it is
+    /// served: the applied metadata opens it too.
+    async fn serve_copy(self: &Rc<Self>, copy: CopyId) -> Result<Instant, WireFault> {
         let mut meta = self.ctx.meta.clone();
         let applied = meta.wait_for(|state| {
             state
@@ -308,7 +317,7 @@ impl Shard {
         }
         let partition = self.open_slot(&self.slot(copy.key)).await?;
         if partition.copy == copy {
-            Ok(())
+            Ok(partition.opened)
         } else {
             Err(faults::not_owner(&self.ctx.state(), copy.key))
         }

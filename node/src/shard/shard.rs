@@ -13,7 +13,7 @@ use narad_core::copy::InstallMark;
 use narad_core::ids::{CopyId, MonoMs, Nonce, Offset, PartitionKey, ShardIndex, TopicId};
 use narad_core::meta::{Assignment, EpochEnd};
 use narad_core::routing::Sticky;
-use narad_storage::{Options, Wal};
+use narad_storage::{Installed, Options, Wal};
 use narad_wire::error::WireFault;
 use narad_wire::pool::PeerPool;
 use std::cell::{Cell, RefCell};
@@ -85,6 +85,8 @@ pub(crate) struct Shard {
     pub(crate) dispatchers: Dispatchers,
     /// Real copies of this shard's partitions on the disk, as found at the start and changed since.
     pub(crate) copies: RefCell<BTreeMap<CopyId, Option<InstallMark>>>,
+    /// What the mover has installed and nobody has opened yet.
+    pub(crate) installed: RefCell<BTreeMap<CopyId, Installed>>,
     /// Ended copies whose records above the salvage point are in the WAL already, with how they ended
     /// then.
     pub(crate) salvaged: RefCell<HashMap<CopyId, EpochEnd>>,
@@ -132,6 +134,7 @@ impl Shard {
             pool,
             dispatchers,
             copies: RefCell::default(),
+            installed: RefCell::default(),
             salvaged: RefCell::default(),
             salvage_at: RefCell::default(),
             damaged: RefCell::default(),

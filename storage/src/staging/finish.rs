@@ -5,6 +5,7 @@
 //! real, and it carries its install mark before that (rule R3).
 
 use super::Staging;
+use super::installed::Installed;
 use super::saved::Saved;
 use super::segment::StagedSegment;
 use crate::disk::{self, DiskFile};
@@ -175,6 +176,7 @@ impl Staging {
         data.into_iter().collect::<Result<(), _>>()?;
         self.list_room = listed?;
         slot?;
+        self.end_state = Some((bytes, meta));
         if std::mem::take(&mut self.dir_dirty) {
             disk::sync_dir(&self.dir).await?;
         }
@@ -293,23 +295,29 @@ impl Staging {
         marks
     }
 
-    /// Renames the finished copy into its real place, durably.
+    /// Renames the finished copy into its real place, durably. Returns what it is, so that it can be opened
+    /// without reading it.
     ///
     /// # Errors
     /// [`StageError::NotFinished`]; [`StageError::RealCopyExists`] (rule R1); or the disk's error, after
     /// which it is unknown whether the copy is real: look with [`layout::scan`].
-    pub async fn install(self, root: &Path, next: CopyId) -> Result<(), StageError> {
-        if self.finished != Some(next) {
-            return Err(StageError::NotFinished { key: self.key });
-        }
-        if let Some(copy) = layout::real_copy(root, self.key).await? {
-            return Err(StageError::RealCopyExists { copy });
-        }
+    pub async fn install(self, root: &Path, next: CopyId) -> Result<Installed, StageError> {
+        let end_state = match self.end_state {
+            Some(end_state) if self.finished == Some(next) => end_state,
+            _ => return Err(StageError::NotFinished { key: self.key }),
+        };
         if !self.prepared {
             disk::create_dir(&layout::partitions_root(root)).await?;
         }
-        disk::rename(&self.dir, &layout::partition_dir(root, next)).await?;
-        Ok(())
+        let (base, key) = (layout::partitions_root(root), self.key);
+        let free = move || layout::real_copy_now(&base, key);
+        let to = layout::partition_dir(root, next);
+        if let Some(copy) = disk::rename_if(&self.dir, &to, free).await? {
+            return Err(StageError::RealCopyExists { copy });
+        }
+        let segments = self.segments.iter().map(|s| (s.id(), s.len())).collect();
+        let (list, meta) = end_state;
+        Ok(Installed::new(next, segments, list, &meta))
     }
 }
 

@@ -7,15 +7,18 @@
 mod buffer;
 mod checkpoint;
 mod finish;
+mod installed;
 mod saved;
 mod segment;
 
 pub use buffer::StageBuf;
 pub use finish::roll_back_install;
+pub use installed::Installed;
 
 use crate::disk::{self, DiskFile};
 use crate::error::{StageError, StorageError};
 use crate::format::list::Marks;
+use crate::format::meta::Meta;
 use crate::format::segment::{Owner, SegmentIdent, file_name, parse_file_name};
 use crate::layout;
 use crate::limits::{MAX_SEGMENTS, STAGE_DEPTH};
@@ -58,6 +61,8 @@ pub struct Staging {
     /// The directory into which the copy will be renamed is there.
     prepared: bool,
     finished: Option<CopyId>,
+    /// The list's bytes and the meta slot that were written last.
+    end_state: Option<(Vec<u8>, Meta)>,
     failed: bool,
     dir_dirty: bool,
 }
@@ -98,6 +103,7 @@ impl Staging {
             list_room: 0,
             prepared: false,
             finished: None,
+            end_state: None,
             failed: false,
             dir_dirty: false,
         };

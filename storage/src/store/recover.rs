@@ -19,6 +19,7 @@ use crate::limits::{
 };
 use crate::options::Options;
 use crate::scan::{FrameScanner, ScanError, ScanEvent};
+use crate::staging::Installed;
 use futures::StreamExt as _;
 use narad_core::copy::SegmentId;
 use narad_core::ids::{Epoch, Offset};
@@ -81,6 +82,17 @@ struct Found {
     strangers: Vec<String>,
     meta: Option<Vec<u8>>,
     list: Option<Vec<u8>>,
+}
+
+impl From<Installed> for Found {
+    fn from(known: Installed) -> Self {
+        Self {
+            segments: known.segments,
+            strangers: Vec::new(),
+            meta: Some(known.meta),
+            list: Some(known.list),
+        }
+    }
 }
 
 fn look(dir: &Path) -> std::io::Result<Found> {
@@ -184,15 +196,19 @@ pub(crate) fn scan_error(path: &Path, ident: SegmentIdent, error: &ScanError) ->
 }
 
 impl Store {
-    /// Opens what is in `dir`, recovering it first.
+    /// Opens what is in `dir`, recovering it first. What is `known` of it is not looked up.
     pub(crate) async fn open(
         dir: &Path,
         owner: Owner,
         epoch: Epoch,
         options: &Options,
+        known: Option<Installed>,
     ) -> Result<(Rc<Self>, RecoveryReport), StorageError> {
         let path = dir.to_path_buf();
-        let found = disk::blocking("look into", dir, move || look(&path)).await?;
+        let found = match known {
+            Some(known) => known.into(),
+            None => disk::blocking("look into", dir, move || look(&path)).await?,
+        };
         let mut opening = Opening {
             dir,
             owner,

@@ -130,7 +130,7 @@ impl Wal {
         let mut log = options.log.clone();
         log.segment_bytes = log.segment_bytes.min(options.cap_bytes / 4);
         log.max_record_bytes += ROUTE;
-        let (store, report) = Store::open(dir, Owner::Wal(id), Epoch(1), &log).await?;
+        let (store, report) = Store::open(dir, Owner::Wal(id), Epoch(1), &log, None).await?;
         let low = store.state.borrow().frontier.0;
         let wal = Self(Rc::new(Inner {
             store,

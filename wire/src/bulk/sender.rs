@@ -6,7 +6,6 @@
 
 use crate::limits;
 use nix::fcntl::{FcntlArg, OFlag, SpliceFFlags, fcntl, splice};
-use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::fs::File;
 use std::io::{self, Write};
 use std::net::TcpStream;
@@ -107,36 +106,53 @@ impl PipePool {
     }
 }
 
-/// A buffer that O_DIRECT can read into.
+/// Size and alignment of a huge page, in bytes, where there is one.
+const HUGE_BYTES: usize = 2 << 20;
+/// Room for one huge page, wherever the mapping begins.
+const MAP_BYTES: usize = 2 * HUGE_BYTES;
+
+const _: () = assert!(limits::BULK_CHUNK_BYTES <= HUGE_BYTES);
+
+/// A buffer that O_DIRECT can read into, on one huge page where the system gives one: the kernel then
+/// looks up one page a read and a send and not 256 small ones, which were half of what both cost.
 pub(super) struct AlignedBuf {
-    ptr: NonNull<u8>,
+    map: NonNull<nix::libc::c_void>,
+    at: NonNull<u8>,
 }
 
-const BUF_LAYOUT: Layout = match Layout::from_size_align(limits::BULK_CHUNK_BYTES, 4096) {
-    Ok(layout) => layout,
-    Err(_) => panic!("a chunk is a valid allocation"),
-};
-
 impl AlignedBuf {
-    fn new() -> Self {
-        // SAFETY: the layout has a size above zero.
-        let raw = unsafe { alloc_zeroed(BUF_LAYOUT) };
-        let Some(ptr) = NonNull::new(raw) else {
-            std::alloc::handle_alloc_error(BUF_LAYOUT)
-        };
-        Self { ptr }
+    fn new() -> io::Result<Self> {
+        use nix::libc;
+        let prot = libc::PROT_READ | libc::PROT_WRITE;
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+        // SAFETY: a new anonymous mapping, wherever the kernel likes; nothing else is touched.
+        let map = unsafe { libc::mmap(std::ptr::null_mut(), MAP_BYTES, prot, flags, -1, 0) };
+        if map == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        let begin = map.cast::<u8>();
+        // SAFETY: less than a huge page further on, and the mapping has two.
+        let at = unsafe { begin.add(begin.align_offset(HUGE_BYTES)) };
+        // Before the first touch. Where it is refused the pages are small, and all else is the same.
+        // SAFETY: one huge page from `at` on is inside the mapping.
+        unsafe { libc::madvise(at.cast(), HUGE_BYTES, libc::MADV_HUGEPAGE) };
+        match (NonNull::new(map), NonNull::new(at)) {
+            (Some(map), Some(at)) => Ok(Self { map, at }),
+            _ => unreachable!("nothing is mapped at zero"),
+        }
     }
 
     fn bytes(&mut self) -> &mut [u8] {
-        // SAFETY: the allocation is that long, was zeroed, and is borrowed through `self` alone.
-        unsafe { std::slice::from_raw_parts_mut(self.ptr.as_ptr(), limits::BULK_CHUNK_BYTES) }
+        // SAFETY: a chunk fits behind `at` in the mapping, which is zeros at first and borrowed through
+        // `self` alone.
+        unsafe { std::slice::from_raw_parts_mut(self.at.as_ptr(), limits::BULK_CHUNK_BYTES) }
     }
 }
 
 impl Drop for AlignedBuf {
     fn drop(&mut self) {
-        // SAFETY: allocated in `new` with this layout and not freed before.
-        unsafe { dealloc(self.ptr.as_ptr(), BUF_LAYOUT) }
+        // SAFETY: mapped in `new` at this length and not unmapped before; no borrow outlives `self`.
+        unsafe { nix::libc::munmap(self.map.as_ptr(), MAP_BYTES) };
     }
 }
 
@@ -153,7 +169,7 @@ impl Sender {
     pub(super) fn new(path: CopyPath, pipes: &PipePool) -> io::Result<Self> {
         Ok(match path {
             CopyPath::Splice => Self::Splice(pipes.take()?),
-            CopyPath::PreadSend => Self::Pread(AlignedBuf::new()),
+            CopyPath::PreadSend => Self::Pread(AlignedBuf::new()?),
         })
     }
 

@@ -3,7 +3,7 @@
 use crate::convert::read_node;
 use crate::error::{ErrorCode, WireError};
 use crate::limits;
-use crate::rpc::{Link, connect_link};
+use crate::rpc::{Door, Link, connect_door};
 use crate::runtime::{Runtime, within};
 use crate::view::NodeView;
 use futures::FutureExt;
@@ -26,6 +26,8 @@ pub struct PoolOptions {
     pub backoff_min: Duration,
     /// Longest wait between attempts.
     pub backoff_max: Duration,
+    /// Which part of a node is spoken to. One that knows no parts is spoken to as a whole.
+    pub door: Door,
 }
 
 impl Default for PoolOptions {
@@ -34,6 +36,7 @@ impl Default for PoolOptions {
             connect_deadline: Duration::from_millis(limits::CONNECT_DEADLINE_MS),
             backoff_min: Duration::from_millis(limits::BACKOFF_MIN_MS),
             backoff_max: Duration::from_millis(limits::BACKOFF_MAX_MS),
+            door: Door::default(),
         }
     }
 }
@@ -322,8 +325,23 @@ fn message_of(error: &WireError) -> String {
 /// Connects and asks the node who it is, so that a port that accepts but does not answer counts as
 /// a failed attempt.
 async fn establish<R: Runtime>(runtime: &R, options: &PoolOptions, addr: &str) -> Outcome {
+    match establish_at(runtime, options, addr, options.door).await {
+        // A node of an earlier release takes the word for a broken message.
+        Err(WireError::Disconnected { .. }) if options.door != Door::Shard => {
+            establish_at(runtime, options, addr, Door::Shard).await
+        }
+        outcome => outcome,
+    }
+}
+
+async fn establish_at<R: Runtime>(
+    runtime: &R,
+    options: &PoolOptions,
+    addr: &str,
+    door: Door,
+) -> Outcome {
     let deadline = options.connect_deadline;
-    let link = connect_link(runtime, addr, deadline).await?;
+    let link = connect_door(runtime, addr, deadline, door).await?;
     let asked = within(runtime, deadline, link.node().info_request().send().promise);
     let info = match asked.await {
         Ok(response) => {

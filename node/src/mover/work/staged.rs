@@ -5,6 +5,7 @@
 //! before a freeze or a promotion.
 
 use super::{Work, failed};
+use crate::messages::ShardRequest;
 use crate::mover::history::us_since;
 use crate::mover::limits::TOLD_MS;
 use crate::mover::receive::{CopyError, Receive};
@@ -306,13 +307,32 @@ impl Work {
         freeze.split.install_us = us_since(began);
         self.freeze.set(freeze);
         match installed {
-            Ok(()) => TargetInput::Installed,
+            Ok(installed) => {
+                // Only saves a look at the disk: a shard with a full queue may do without.
+                let _ = self
+                    .mover
+                    .ctx
+                    .shard(self.key)
+                    .try_send(ShardRequest::Installed {
+                        copy: next,
+                        installed: Some(installed),
+                    });
+                TargetInput::Installed
+            }
             Err(error) => failed(error),
         }
     }
 
     pub(super) async fn roll_back(&self, copy: CopyId) -> TargetInput {
         self.staging.replace(None);
+        let forget = ShardRequest::Installed {
+            copy,
+            installed: None,
+        };
+        // Before anything changes: what the shard knows of the copy must never be older than the copy.
+        if let Err(error) = self.mover.ctx.shard(self.key).send(forget).await {
+            return failed(error);
+        }
         let root = &self.mover.root;
         match narad_storage::roll_back_install(root, copy, self.move_id).await {
             Ok(()) => TargetInput::RolledBack,

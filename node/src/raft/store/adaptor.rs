@@ -53,7 +53,7 @@ impl RaftLogStorage<TypeConfig> for LogStore {
     }
 
     async fn save_committed(&mut self, committed: Option<LogId>) -> Result<(), io::Error> {
-        Ok(self.save_commit_mark(committed).await?)
+        Ok(self.save_commit_mark(committed)?)
     }
 
     async fn read_committed(&mut self) -> Result<Option<LogId>, io::Error> {

@@ -25,6 +25,12 @@ struct Disk {
     purged: SlotFile,
 }
 
+/// The file of the commit mark, and what it says.
+struct Mark {
+    file: SlotFile,
+    written: Option<LogId>,
+}
+
 /// The durable log. A clone is another handle to the same log.
 #[derive(Clone)]
 pub struct LogStore {
@@ -33,7 +39,7 @@ pub struct LogStore {
     /// Apart from `disk`, so that a vote never waits for a log that waits for room.
     vote: Rc<Mutex<SlotFile>>,
     /// Apart from `disk`, so that a commit mark never waits for a sync.
-    committed: Rc<Mutex<SlotFile>>,
+    committed: Rc<Mutex<Mark>>,
     closing: Closing,
     dir: Rc<PathBuf>,
 }
@@ -75,7 +81,10 @@ impl LogStore {
             purged: SlotFile::open(&dir.join("purged"), found.purged_sequence).await?,
         };
         let vote = SlotFile::open(&dir.join("vote"), found.vote_sequence).await?;
-        let committed = SlotFile::open(&dir.join("committed"), found.committed_sequence).await?;
+        let committed = Mark {
+            file: SlotFile::open(&dir.join("committed"), found.committed_sequence).await?,
+            written: found.committed,
+        };
         Ok(LogStore {
             memory: Rc::new(RefCell::new(memory)),
             disk: Rc::new(Mutex::new(disk)),
@@ -100,7 +109,8 @@ impl LogStore {
     /// Writes what waits, without waiting for room, and ends the use of the log.
     pub async fn close(&self) -> Result<(), StoreError> {
         self.closing.set(true);
-        self.flush().await
+        self.flush().await?;
+        self.write_mark().await
     }
 
     /// Writes and syncs the waiting batches, group by group, and confirms them.
@@ -406,11 +416,9 @@ impl LogStore {
         Ok(())
     }
 
-    /// Saves the commit mark, but never past what is synced here: so the mark proves a shorter log corrupt.
-    pub(super) async fn save_commit_mark(
-        &self,
-        committed: Option<LogId>,
-    ) -> Result<(), StoreError> {
+    /// Saves the commit mark, but never past what is synced here: so the mark proves a shorter log corrupt. Nothing
+    /// waits for the file: it holds a hint, and what is committed is applied meanwhile.
+    pub(super) fn save_commit_mark(&self, committed: Option<LogId>) -> Result<(), StoreError> {
         let Some(mut id) = committed else {
             return Ok(());
         };
@@ -435,8 +443,31 @@ impl LogStore {
                 return Ok(());
             }
             memory.committed = Some(id);
+            if std::mem::replace(&mut memory.marking, true) {
+                return Ok(());
+            }
         }
-        let saved = self.committed.lock().await.save_hint(&id).await;
-        self.or_stop(saved)
+        let log = self.clone();
+        glommio::spawn_local(async move {
+            // A failure has stopped the log, which the next call says.
+            let _ = log.write_mark().await;
+            log.memory.borrow_mut().marking = false;
+        })
+        .detach();
+        Ok(())
+    }
+
+    /// Writes the newest commit mark, and those that come meanwhile.
+    async fn write_mark(&self) -> Result<(), StoreError> {
+        let mut mark = self.committed.lock().await;
+        loop {
+            let newest = self.memory.borrow().committed;
+            let Some(id) = newest.filter(|_| newest != mark.written) else {
+                return Ok(());
+            };
+            let saved = mark.file.save_hint(&id).await;
+            self.or_stop(saved)?;
+            mark.written = newest;
+        }
     }
 }

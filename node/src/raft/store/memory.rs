@@ -42,6 +42,8 @@ pub(super) struct Memory {
     pub(super) purged: Option<LogId>,
     pub(super) vote: Option<Vote>,
     pub(super) committed: Option<LogId>,
+    /// Somebody writes the commit mark, and will write the newest.
+    pub(super) marking: bool,
     pub(super) waiting: Vec<Batch>,
     pub(super) flusher_runs: bool,
     pub(super) cached_bytes: usize,

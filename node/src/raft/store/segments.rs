@@ -9,17 +9,22 @@ use super::files::{Closing, sync_dir, wait_for_room, write_all};
 use super::frame::{self, SegmentHeader};
 use super::memory::{Encoded, Place};
 use super::recover::{FoundSegment, segment_path};
+use super::writer::{self, Writer};
 use crate::raft::limits::SEGMENT_BYTES;
 use glommio::io::{BufferedFile, OpenOptions};
 use rand::Rng;
 use std::collections::VecDeque;
+use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
+use std::sync::Arc;
 
 struct Segment {
     header: SegmentHeader,
     path: PathBuf,
     file: Rc<BufferedFile>,
+    /// The same file, for the thread that appends.
+    out: Arc<File>,
     /// Offset behind the last frame; everything below is synced.
     end: u64,
 }
@@ -65,6 +70,7 @@ pub(super) struct Segments {
     dir: PathBuf,
     list: VecDeque<Segment>,
     closing: Closing,
+    writer: Writer,
 }
 
 async fn open_file(path: &Path) -> Result<BufferedFile, StoreError> {
@@ -97,15 +103,21 @@ async fn new_segment(dir: &Path, first_index: u64) -> Result<Segment, StoreError
     file.pre_allocate(SEGMENT_BYTES, false)
         .await
         .map_err(StoreError::io(&path, "allocate"))?;
-    write_all(&file, &path, header.encode().to_vec(), 0).await?;
+    // Zeros to the end: a sync behind an append then writes the appended block and nothing else. Into space
+    // that is only reserved, each one would have the file system record as well what is written by now.
+    let mut whole = header.encode().to_vec();
+    whole.resize(SEGMENT_BYTES as usize, 0);
+    write_all(&file, &path, whole, 0).await?;
     file.fdatasync()
         .await
         .map_err(StoreError::io(&path, "sync"))?;
     sync_dir(dir).await?;
+    let out = writer::open(&path).map_err(StoreError::io(&path, "open"))?;
     Ok(Segment {
         header,
         path,
         file: Rc::new(file),
+        out,
         end: frame::HEADER_BYTES as u64,
     })
 }
@@ -136,10 +148,12 @@ impl Segments {
                     tracing::warn!(%error, file = %path.display(), "the last log segment could not be allocated");
                 }
             }
+            let out = writer::open(&path).map_err(StoreError::io(&path, "open"))?;
             list.push_back(Segment {
                 header,
                 path,
                 file: Rc::new(file),
+                out,
                 end,
             });
         }
@@ -147,6 +161,7 @@ impl Segments {
             dir: dir.to_owned(),
             list,
             closing,
+            writer: Writer::start().map_err(StoreError::io(dir, "start the thread of"))?,
         })
     }
 
@@ -217,12 +232,8 @@ impl Segments {
         let segment = self.list.back_mut().expect("a group has a segment");
         let bytes = std::mem::take(group);
         let len = bytes.len() as u64;
-        write_all(&segment.file, &segment.path, bytes, segment.end).await?;
-        segment
-            .file
-            .fdatasync()
-            .await
-            .map_err(StoreError::io(&segment.path, "sync"))?;
+        let written = self.writer.append(&segment.out, bytes, segment.end).await;
+        written.map_err(StoreError::io(&segment.path, "write and sync"))?;
         segment.end += len;
         Ok(())
     }

@@ -151,6 +151,7 @@ fn a_log_comes_back_with_its_vote_purge_and_commit_marks() {
             let mut log = filled(&dir.0, 5).await;
             log.save_vote(&vote).await.unwrap();
             log.save_committed(Some(id(1, 3))).await.unwrap();
+            log.close().await.unwrap();
         }
         let mut log = open(&dir.0).await.unwrap();
         assert_eq!(indexes(&mut log).await, [0, 1, 2, 3, 4]);
@@ -235,6 +236,7 @@ fn a_log_shorter_than_its_commit_mark_refuses_to_start() {
         let dir = Dir::new("short");
         let mut log = filled(&dir.0, 4).await;
         log.save_committed(Some(id(1, 3))).await.unwrap();
+        log.close().await.unwrap();
         drop(log);
         let segment = segments(&dir.0).remove(0);
         flip(&segment, *frames(&segment).last().unwrap() + 30);
