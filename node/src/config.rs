@@ -101,6 +101,8 @@ pub struct StorageSettings {
     pub wal_cap_bytes: Option<u64>,
     /// Bytes/s at which each shard reads sealed segments again; 0: never.
     pub scrub_bytes_per_s: u64,
+    /// From the beginning of one such round to that of the next, in ms.
+    pub scrub_every_ms: u64,
 }
 
 /// A checked configuration.

@@ -102,6 +102,9 @@ pub const SALVAGE_PAUSE_MS: u64 = 500;
 /// partition of 256 GiB in less than half a day.
 pub const SCRUB_BYTES_PER_S: u64 = 8 << 20;
 
+/// Default for how often every sealed segment is read again, in ms: a day.
+pub const SCRUB_EVERY_MS: u64 = 24 * 3_600_000;
+
 const _: () = {
     assert!(RETRY_MIN_MS < RETRY_MAX_MS && RETRY_MAX_MS < PROPOSE_RETRY_MS);
     assert!(PROPOSE_RETRY_MS > narad_core::defaults::ELECTION_MAX_MS * 3);

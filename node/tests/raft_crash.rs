@@ -1,6 +1,8 @@
 //! A node that is killed outright, and a node whose disk stops taking writes: a child process of its own each time.
 
 mod raft_support;
+#[path = "../../storage/tests/common/small_disk.rs"]
+mod small_disk;
 
 use nix::sys::resource::{Resource, setrlimit};
 use nix::sys::signal::{SigHandler, Signal, signal};
@@ -168,10 +170,12 @@ fn a_failed_write_stops_raft_and_a_restart_recovers() {
 }
 
 #[test]
-#[ignore = "needs a small file system of its own, 16 to 64 MiB: NARAD_TEST_SMALL_DISK=its mount point"]
 fn a_full_disk_is_waited_for() {
-    let disk =
-        PathBuf::from(std::env::var_os("NARAD_TEST_SMALL_DISK").expect("NARAD_TEST_SMALL_DISK"));
+    let dir = Dir::new("small-disk");
+    let disk = dir.0.join("disk");
+    let Some(mount) = small_disk::small_disk(&dir.0.join("image"), &disk, 48 << 20) else {
+        return;
+    };
     let filler = disk.join("filler");
     let mut cluster = cluster_in(&disk.join("solo-cluster"));
     cluster.snapshot_every = 100_000;
@@ -203,4 +207,6 @@ fn a_full_disk_is_waited_for() {
         assert_eq!(texts(&lead).last().unwrap(), "after");
         cluster.stop(lead).await;
     });
+    std::mem::forget(cluster);
+    drop(mount);
 }

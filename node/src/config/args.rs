@@ -138,4 +138,8 @@ serve_args! {
     /// default: 8 MiB/s.
     #[arg(long, value_name = "BYTES/S", help_heading = "Storage", env = "NARAD_SCRUB_BYTES_PER_S")]
     scrub_bytes_per_s: Option<u64>,
+    /// How long after one round of reading sealed segments again the next begins, counted from beginning to
+    /// beginning; default: a day.
+    #[arg(long, value_name = "MS", help_heading = "Storage", env = "NARAD_SCRUB_EVERY_MS")]
+    scrub_every_ms: Option<u64>,
 }

@@ -329,12 +329,16 @@ fn storage(args: &ServeArgs, problems: &mut Problems) -> StorageSettings {
         cache_bytes: args.cache_bytes,
         wal_cap_bytes: args.wal_cap_bytes,
         scrub_bytes_per_s: args.scrub_bytes_per_s.unwrap_or(limits::SCRUB_BYTES_PER_S),
+        scrub_every_ms: args.scrub_every_ms.unwrap_or(limits::SCRUB_EVERY_MS),
     };
     problems.check(
         (1 << 20..=16 << 30).contains(&s.segment_bytes),
         "--segment-bytes",
         || "must be 1048576 (1 MiB) to 17179869184 (16 GiB)".into(),
     );
+    problems.check(s.scrub_every_ms >= 1_000, "--scrub-every-ms", || {
+        "must be 1000 or more".into()
+    });
     problems.check(
         s.wal_cap_bytes.is_none_or(|bytes| bytes >= 64 << 20),
         "--wal-cap-bytes",

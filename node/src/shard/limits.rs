@@ -78,8 +78,6 @@ pub(crate) const RETENTION_TICK_MS: u64 = 10_000;
 pub(crate) const IDLE_TICK_MS: u64 = 10_000;
 /// After a start, scrubbing waits for what is more urgent, in ms.
 pub(crate) const SCRUB_FIRST_MS: u64 = 60_000;
-/// Every partition is scrubbed at most once in this time, in ms (a day).
-pub(crate) const SCRUB_ROUND_MS: u64 = 24 * 3_600_000;
 /// Pause between two partitions, in ms, so that many small ones do not run in a burst.
 pub(crate) const SCRUB_PAUSE_MS: u64 = 20;
 /// How often a scrub looks whether its partition is still open, in ms.

@@ -5,9 +5,7 @@
 //! stays below the configured rate, one partition at a time; nothing here holds on to a partition that
 //! is being closed.
 
-use crate::shard::limits::{
-    IDLE_TICK_MS, SCRUB_FIRST_MS, SCRUB_LOOK_MS, SCRUB_PAUSE_MS, SCRUB_ROUND_MS,
-};
+use crate::shard::limits::{IDLE_TICK_MS, SCRUB_FIRST_MS, SCRUB_LOOK_MS, SCRUB_PAUSE_MS};
 use crate::shard::partition::Partition;
 use crate::shard::shard::Shard;
 use futures::future::{Either, select};
@@ -52,7 +50,8 @@ pub(crate) async fn scrub(shard: Rc<Shard>) {
     if rate == 0 {
         return;
     }
-    pause(SCRUB_FIRST_MS).await;
+    let every_ms = shard.ctx.config.storage.scrub_every_ms;
+    pause(SCRUB_FIRST_MS.min(every_ms)).await;
     loop {
         let began = Instant::now();
         let mut done: Option<CopyId> = None;
@@ -61,7 +60,7 @@ pub(crate) async fn scrub(shard: Rc<Shard>) {
             scrub_one(&shard, &partition, rate).await;
             pause(SCRUB_PAUSE_MS).await;
         }
-        let round = Duration::from_millis(SCRUB_ROUND_MS);
+        let round = Duration::from_millis(every_ms);
         glommio::timer::sleep(round.saturating_sub(began.elapsed())).await;
     }
 }
@@ -71,7 +70,7 @@ fn next(shard: &Shard, done: Option<CopyId>) -> Option<Rc<Partition>> {
     shard
         .open_partitions()
         .into_iter()
-        .filter(|p| done.is_none_or(|done| p.copy > done) && p.log.stats().segments > 1)
+        .filter(|p| done.is_none_or(|done| p.copy > done) && p.log.stats().sealed > 0)
         .min_by_key(|p| p.copy)
 }
 
