@@ -86,7 +86,8 @@ for command in $ONLY; do
     ;;
   copy) run copy --size 512MiB --rounds 9 --out "$OUT" ;;
   freeze)
-    run freeze --size 8MiB --bandwidth 16MiB/s --sizes 64MiB,1GiB --moves 9 --out "$OUT"
+    run freeze --size 8MiB --bandwidth 16MiB/s --ratios 0,0.25,0.5,0.75,0.9,1,1.25,2 --sizes 64MiB,512MiB \
+      --moves 9 --out "$OUT"
     ;;
   esac
 done

@@ -52,8 +52,8 @@ pub struct FreezeArgs {
         value_name = "RATIO,…"
     )]
     pub ratios: Vec<f64>,
-    /// Bytes in the partition of each W/B before its first move
-    #[arg(long, default_value = "64MiB", value_parser = parse_bytes, value_name = "SIZE")]
+    /// Bytes in the partition of each W/B before its first move: a move takes S / B / (1 - W/B)
+    #[arg(long, default_value = "8MiB", value_parser = parse_bytes, value_name = "SIZE")]
     pub size: u64,
     /// B of these, set with the product's throttle; low enough that the writer does not change it
     #[arg(long, default_value = "16MiB/s", value_parser = parse_bytes, value_name = "RATE")]

@@ -4,7 +4,7 @@
 //! before the clock stops; what is written is removed.
 
 use crate::cpu;
-use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
+use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
@@ -18,23 +18,33 @@ pub(crate) const CHUNK_BYTES: usize = 1 << 20;
 /// Requests that are under way at a time, to see what the disk can do.
 const DEPTH: usize = 4;
 
-/// A buffer that O_DIRECT takes.
+/// A buffer that O_DIRECT takes, on one huge page where the system gives one, as the product's.
 pub(crate) struct Aligned(NonNull<u8>);
 
-const LAYOUT: Layout = match Layout::from_size_align(CHUNK_BYTES, 4_096) {
+/// One huge page.
+const LAYOUT: Layout = match Layout::from_size_align(2 << 20, 2 << 20) {
     Ok(layout) => layout,
-    Err(_) => panic!("a chunk is a valid allocation"),
+    Err(_) => panic!("a huge page is a valid allocation"),
 };
+
+const _: () = assert!(CHUNK_BYTES <= LAYOUT.size());
 
 impl Aligned {
     pub(crate) fn new() -> Self {
         // SAFETY: the layout has a size above zero.
-        let raw = unsafe { alloc_zeroed(LAYOUT) };
-        Self(NonNull::new(raw).unwrap_or_else(|| handle_alloc_error(LAYOUT)))
+        let raw = unsafe { alloc(LAYOUT) };
+        let at = NonNull::new(raw).unwrap_or_else(|| handle_alloc_error(LAYOUT));
+        // SAFETY: the allocation is that long and aligned. Advice that is refused changes nothing; it comes
+        // before the zeros, which are the first touch of memory that the system has just given out.
+        unsafe {
+            nix::libc::madvise(at.as_ptr().cast(), LAYOUT.size(), nix::libc::MADV_HUGEPAGE);
+            at.as_ptr().write_bytes(0, LAYOUT.size());
+        }
+        Self(at)
     }
 
     pub(crate) fn bytes(&mut self) -> &mut [u8] {
-        // SAFETY: the allocation is that long, was zeroed, and is borrowed through `self` alone.
+        // SAFETY: the allocation is longer, was zeroed, and is borrowed through `self` alone.
         unsafe { std::slice::from_raw_parts_mut(self.0.as_ptr(), CHUNK_BYTES) }
     }
 }

@@ -54,25 +54,24 @@ pub struct Outcome {
     lost: u64,
 }
 
+/// Both ways are held against the bare splice loop: it is what the hardware gives for the least work.
 fn bars(rounds: &[Round], lost: u64) -> Vec<Bar> {
     let ratios = |of: &dyn Fn(&Round) -> f64| rounds.iter().map(of).collect::<Vec<f64>>();
     let mut bars = Vec::new();
-    for (way, of, bare) in [
-        ("splice", COPIES[0].1, COPIES[1].1),
-        ("read + send", COPIES[2].1, COPIES[3].1),
-    ] {
+    let bare = COPIES[1].1;
+    for (way, of) in [("splice", COPIES[0].1), ("read + send", COPIES[2].1)] {
         bars.push(Bar::paired(
-            format!("B / bare loop, {way}"),
+            format!("B / bare splice loop, {way}"),
             &ratios(&|r| of(r).bytes_per_s / bare(r).bytes_per_s),
             Bound::AtLeast(0.9),
         ));
         bars.push(Bar::paired(
-            format!("CPU a GiB at the source / bare loop, {way}"),
+            format!("CPU a GiB at the source / bare splice loop, {way}"),
             &ratios(&|r| of(r).source_cpu / bare(r).source_cpu),
             Bound::AtMost(1.25),
         ));
         bars.push(Bar::paired(
-            format!("CPU a GiB at the target without checksum / bare loop, {way}"),
+            format!("CPU a GiB at the target without checksum / bare splice loop, {way}"),
             &ratios(&|r| (of(r).target_cpu - r.checksum_cpu) / bare(r).target_cpu),
             Bound::AtMost(1.25),
         ));

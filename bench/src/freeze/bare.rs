@@ -5,13 +5,17 @@
 //! what can go side by side there goes side by side here.
 //!
 //! One replay is: the round trip of the freeze; list and meta file written over and synced, side by side;
-//! the rename of a directory and the syncs of both parents; the round trip to the leader, who
-//! writes and syncs an entry while another voter, one more round trip away, does the same.
+//! the rename of a directory and the syncs of both parents; and one Raft write of a cluster of three, asked
+//! for by a node that does not lead: the command goes to the leader, who sends it to both voters and
+//! writes and syncs it meanwhile, as they do; with the first voter's answer and its own sync it is committed, and the
+//! leader's answer says so.
 
 use crate::raw::{Aligned, CHUNK_BYTES, reserved};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use std::fs::File;
 use std::io::{self, Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
+use std::os::fd::AsFd as _;
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
@@ -67,30 +71,66 @@ struct Other {
     stream: TcpStream,
 }
 
-impl Other {
-    fn start(log: &Path) -> io::Result<Self> {
-        let mut log = Blocks::new(log, ENTRIES)?;
-        let listener = TcpListener::bind("127.0.0.1:0")?;
-        let stream = TcpStream::connect(listener.local_addr()?)?;
-        let (mut inward, _) = listener.accept()?;
-        for side in [&stream, &inward] {
-            side.set_nodelay(true)?;
+/// Both ends of a connection over loopback.
+fn pair() -> io::Result<(TcpStream, TcpStream)> {
+    let listener = TcpListener::bind("127.0.0.1:0")?;
+    let outward = TcpStream::connect(listener.local_addr()?)?;
+    let (inward, _) = listener.accept()?;
+    for side in [&outward, &inward] {
+        side.set_nodelay(true)?;
+    }
+    Ok((outward, inward))
+}
+
+/// A thread that does `work` for each message and answers it, until its socket ends or the work fails.
+fn answering(
+    name: &str,
+    mut work: impl FnMut(u8) -> io::Result<()> + Send + 'static,
+) -> io::Result<Other> {
+    let (stream, mut inward) = pair()?;
+    let thread = std::thread::Builder::new().name(name.into());
+    thread.spawn(move || {
+        let mut message = [0; MESSAGE_BYTES];
+        while inward.read_exact(&mut message).is_ok() {
+            if work(message[0]).is_err() || inward.write_all(&message).is_err() {
+                return;
+            }
         }
-        std::thread::Builder::new()
-            .name("bare-other".into())
-            .spawn(move || {
-                let mut message = [0; MESSAGE_BYTES];
-                // Ends when the socket does.
-                while inward.read_exact(&mut message).is_ok() {
-                    if message[0] == Work::Append as u8 && log.write(ENTRIES).is_err() {
-                        return;
-                    }
-                    if inward.write_all(&message).is_err() {
-                        return;
-                    }
+    })?;
+    Ok(Other { stream })
+}
+
+impl Other {
+    /// Answers, and appends to its log first when it is asked to.
+    fn voter(log: &Path) -> io::Result<Self> {
+        let mut log = Blocks::new(log, ENTRIES)?;
+        answering("bare-voter", move |work| {
+            if work == Work::Append as u8 {
+                log.write(ENTRIES)?;
+            }
+            Ok(())
+        })
+    }
+
+    /// Has two voters, and answers once it and one of them have appended.
+    fn leader(log: &Path, mut voters: [Self; 2]) -> io::Result<Self> {
+        let mut log = Blocks::new(log, ENTRIES)?;
+        let mut owed = [0_u32; 2];
+        answering("bare-leader", move |_| {
+            for (voter, owed) in voters.iter_mut().zip(&mut owed) {
+                voter.ask(Work::Append)?;
+                *owed += 1;
+            }
+            log.write(ENTRIES)?;
+            // An answer of the round before, of the slower voter, is not one of this.
+            while owed.iter().all(|owed| *owed > 0) {
+                for at in readable(&voters)? {
+                    voters[at].answer()?;
+                    owed[at] -= 1;
                 }
-            })?;
-        Ok(Self { stream })
+            }
+            Ok(())
+        })
     }
 
     fn ask(&mut self, work: Work) -> io::Result<()> {
@@ -100,6 +140,14 @@ impl Other {
     fn answer(&mut self) -> io::Result<()> {
         self.stream.read_exact(&mut [0; MESSAGE_BYTES])
     }
+}
+
+/// Which of them have something to read; waits until one has.
+fn readable(others: &[Other; 2]) -> io::Result<Vec<usize>> {
+    let mut fds = [0, 1].map(|at| PollFd::new(others[at].stream.as_fd(), PollFlags::POLLIN));
+    poll(&mut fds, PollTimeout::NONE)?;
+    let ready = |fd: &PollFd<'_>| fd.revents().is_some_and(|events| !events.is_empty());
+    Ok((0..fds.len()).filter(|at| ready(&fds[*at])).collect())
 }
 
 /// Writes its file whenever it is told to, beside its caller.
@@ -144,7 +192,6 @@ pub(super) struct Bare {
     meta: Beside,
     source: Other,
     leader: Other,
-    voter: Other,
 }
 
 impl Bare {
@@ -154,12 +201,15 @@ impl Bare {
         let from = dir.join("staging").join("copy");
         std::fs::create_dir_all(&from)?;
         std::fs::create_dir_all(dir.join("partitions"))?;
+        let voters = [
+            Other::voter(&dir.join("voter-1"))?,
+            Other::voter(&dir.join("voter-2"))?,
+        ];
         let bare = Self {
             list: Blocks::new(&from.join("list"), 1)?,
             meta: Beside::start(Blocks::new(&from.join("meta"), 1)?)?,
-            source: Other::start(&dir.join("source"))?,
-            leader: Other::start(&dir.join("leader"))?,
-            voter: Other::start(&dir.join("voter"))?,
+            source: Other::voter(&dir.join("source"))?,
+            leader: Other::leader(&dir.join("leader"), voters)?,
             to: dir.join("partitions").join("copy"),
             from,
         };
@@ -181,10 +231,7 @@ impl Bare {
         sync_parent(&self.to)?;
         sync_parent(&self.from)?;
         self.leader.ask(Work::Append)?;
-        // The leader's question to the voter: one round trip more than the leader's own write.
-        self.voter.ask(Work::Append)?;
         self.leader.answer()?;
-        self.voter.answer()?;
         let took = began.elapsed();
         std::fs::rename(&self.to, &self.from)?;
         sync_parent(&self.from)?;

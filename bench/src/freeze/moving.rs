@@ -13,8 +13,10 @@ use narad_wire::error::{ErrorCode, WireError};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-/// Between two looks at a move.
-const LOOK_EVERY: Duration = Duration::from_millis(20);
+/// Between two looks at a move: each one asks every node, which costs them what the move should get.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+/// Between two orders of a move that was refused for a moment.
+const ORDER_EVERY: Duration = Duration::from_millis(20);
 /// A move may take this many times as long as its bytes need at B.
 const PATIENCE: f64 = 40.0;
 /// And so much more.
@@ -112,7 +114,7 @@ impl Mover {
                         && began.elapsed() < RECLAIM_WITHIN =>
                 {
                     self.go_on()?;
-                    glommio::timer::sleep(LOOK_EVERY).await;
+                    glommio::timer::sleep(ORDER_EVERY).await;
                 }
                 ordered => return call("ordering the move", ordered),
             }
