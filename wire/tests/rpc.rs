@@ -261,7 +261,9 @@ fn a_door_is_heard_and_a_node_without_doors_is_spoken_to_all_the_same() {
         let cluster = Cluster::start(1, 1);
         let pool = PeerPool::of_control(NodeId("me".into()), NodeIncarnation(1));
         let peer = pool.peer(&NodeId("n0".into()), &cluster.addr(0)).await;
-        assert!(peer.is_ok());
+        if let Err(error) = peer {
+            panic!("{error:?}");
+        }
     });
 }
 

@@ -326,8 +326,11 @@ fn message_of(error: &WireError) -> String {
 /// a failed attempt.
 async fn establish<R: Runtime>(runtime: &R, options: &PoolOptions, addr: &str) -> Outcome {
     match establish_at(runtime, options, addr, options.door).await {
-        // A node of an earlier release takes the word for a broken message.
-        Err(WireError::Disconnected { .. }) if options.door != Door::Shard => {
+        // A node of an earlier release takes the word for a broken message, says so or just goes away. One
+        // that cannot be reached, or says nothing, would do so again.
+        Err(WireError::Disconnected { .. } | WireError::Protocol { .. } | WireError::Fault(_))
+            if options.door != Door::Shard =>
+        {
             establish_at(runtime, options, addr, Door::Shard).await
         }
         outcome => outcome,
