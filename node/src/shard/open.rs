@@ -94,7 +94,7 @@ impl Shard {
                 return Ok(partition);
             }
             // The copy of an ended epoch is still in the slot: it is retired first.
-            self.reconcile.notify_one();
+            self.due.add(slot.key);
             return Err(faults::opening(slot.key));
         }
         let failed_at = slot.failed_at.get().plus_ms(RECONCILE_RETRY_MS);
@@ -196,7 +196,7 @@ impl Shard {
             }
             Ok((_, Reply::Refused { refusal })) => {
                 tracing::warn!(%copy, ?refusal, "a new log is not wanted any more");
-                self.reconcile.notify_one();
+                self.due.add(copy.key);
                 let state = self.ctx.state();
                 Err(match state.assignment(slot.key) {
                     None => faults::topic_gone(slot.key),
@@ -210,46 +210,43 @@ impl Shard {
         }
     }
 
-    /// Closes open copies of epochs that have ended; what becomes of them is decided by what the
+    /// Closes an open copy of an epoch that has ended; what becomes of it is decided by what the
     /// metadata says of the copy on the disk.
-    pub(crate) fn retire_stopped(self: &Rc<Self>) {
-        for partition in self.open_partitions() {
-            if partition.stopped.borrow().is_none() {
-                continue;
-            }
-            self.spawn_once(partition.copy, async move |shard| {
-                let slot = shard.slot(partition.key());
-                shard.close_slot(&slot, partition.copy).await;
-            });
+    pub(crate) fn retire_if_stopped(self: &Rc<Self>, partition: &Rc<Partition>) {
+        if partition.stopped.borrow().is_none() {
+            return;
         }
+        let copy = partition.copy;
+        self.spawn_once(copy, async move |shard| {
+            let slot = shard.slot(copy.key);
+            shard.close_slot(&slot, copy).await;
+        });
     }
 
-    /// Opens every owned partition that has a log, and repeats what did not work.
-    pub(crate) fn open_owned(self: &Rc<Self>) {
-        let state = self.ctx.state();
-        for (key, assignment) in state.assignments() {
-            if !self.owns(assignment) || !self.is_mine(key) {
-                continue;
-            }
-            let copy = CopyId {
-                key,
-                epoch: assignment.epoch,
-            };
-            let open = self.known_slot(key).and_then(|slot| slot.open());
-            match open {
-                Some(partition) if partition.copy == copy => {
-                    partition.follow();
-                    if assignment.opened && partition.log.failed().is_none() {
-                        continue;
-                    }
-                }
-                // Retired first; that wakes this loop again.
-                Some(_) => continue,
-                None if has_log(assignment) || self.copies.borrow().contains_key(&copy) => {}
-                None => continue,
-            }
-            self.spawn_once(copy, async move |shard| shard.open_or_repair(copy).await);
+    /// Opens a partition of this shard when this node owns it and it has a log, and repeats what did
+    /// not work.
+    pub(crate) fn open_if_owned(self: &Rc<Self>, key: PartitionKey, assignment: &Assignment) {
+        if !self.owns(assignment) {
+            return;
         }
+        let copy = CopyId {
+            key,
+            epoch: assignment.epoch,
+        };
+        let open = self.known_slot(key).and_then(|slot| slot.open());
+        match open {
+            Some(partition) if partition.copy == copy => {
+                partition.follow();
+                if assignment.opened && partition.log.failed().is_none() {
+                    return;
+                }
+            }
+            // Retired first; then it is looked at again.
+            Some(_) => return,
+            None if has_log(assignment) || self.copies.borrow().contains_key(&copy) => {}
+            None => return,
+        }
+        self.spawn_once(copy, async move |shard| shard.open_or_repair(copy).await);
     }
 
     async fn open_or_repair(self: &Rc<Self>, copy: CopyId) {
@@ -337,6 +334,6 @@ struct Busy {
 impl Drop for Busy {
     fn drop(&mut self) {
         self.shard.busy.borrow_mut().remove(&self.copy);
-        self.shard.reconcile.notify_one();
+        self.shard.due.add(self.copy.key);
     }
 }

@@ -10,6 +10,7 @@ use crate::context::NodeContext;
 use crate::messages::{PartitionStat, ReplayBatch, ReplayRange, Unappended};
 use crate::shard::faults;
 use crate::shard::rate::RateMeter;
+use crate::shard::reconcile::Due;
 use crate::shard::session::Sessions;
 use narad_core::dispatch::is_new;
 use narad_core::ids::{CopyId, Offset, Origin, PartitionKey, RaftIndex, WalId, WalSeq, WallMs};
@@ -29,8 +30,8 @@ use tokio::sync::{Mutex, Notify};
 pub(crate) struct Wakes {
     /// Consumers of the topic.
     pub(crate) arrivals: Rc<Notify>,
-    /// The reconcile loop.
-    pub(crate) reconcile: Rc<Notify>,
+    /// The reconcile loop, for this partition.
+    pub(crate) due: Rc<Due>,
     /// The flush of changed frontiers.
     pub(crate) flush: Rc<Notify>,
 }

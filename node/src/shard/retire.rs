@@ -11,9 +11,10 @@ use crate::shard::shard::Shard;
 use narad_core::copies::{
     RetireStep, Retiring, Standing, retire, salvage_point, standing, unreported,
 };
-use narad_core::ids::{CopyId, Offset};
+use narad_core::copy::InstallMark;
+use narad_core::ids::{CopyId, Epoch, Offset, PartitionKey};
 use narad_core::meta::EpochEnd;
-use narad_core::meta::{Command, MetaState, Reply};
+use narad_core::meta::{Assignment, Command, MetaState, Reply};
 use narad_storage::{Log, WalEntry, layout};
 use narad_wire::error::{WireError, WireFault};
 use std::rc::Rc;
@@ -41,13 +42,25 @@ enum Stays {
 impl Shard {
     /// Starts whatever is due for the copies on this shard's disk.
     pub(crate) fn retire_copies(self: &Rc<Self>) {
+        let copies = self.copies.borrow().clone();
+        self.retire_these(copies.into_iter());
+    }
+
+    /// The same for the copies of one partition.
+    pub(crate) fn retire_copies_of(self: &Rc<Self>, key: PartitionKey) {
+        let copy = |epoch| CopyId {
+            key,
+            epoch: Epoch(epoch),
+        };
+        let all = copy(0)..=copy(u64::MAX);
+        let known = self.copies.borrow();
+        let copies: Vec<_> = known.range(all).map(|(c, i)| (*c, *i)).collect();
+        drop(known);
+        self.retire_these(copies.into_iter());
+    }
+
+    fn retire_these(self: &Rc<Self>, copies: impl Iterator<Item = (CopyId, Option<InstallMark>)>) {
         let state = self.ctx.state();
-        let copies: Vec<_> = self
-            .copies
-            .borrow()
-            .iter()
-            .map(|(copy, install)| (*copy, *install))
-            .collect();
         for (copy, install) in copies {
             match standing(&self.ctx.id, &state, copy, install) {
                 Standing::Ours => {}
@@ -62,7 +75,6 @@ impl Shard {
                 }
             }
         }
-        self.report_reclaimed(&state);
     }
 
     /// The mover may have rolled an install back.
@@ -73,21 +85,16 @@ impl Shard {
     }
 
     /// Ended epochs of this node that have no copy here any more (or never had one) are reported.
-    fn report_reclaimed(self: &Rc<Self>, state: &MetaState) {
-        for (key, assignment) in state.assignments() {
-            if !self.is_mine(key) {
-                continue;
-            }
-            let here = |epoch| self.copies.borrow().contains_key(&CopyId { key, epoch });
-            for epoch in unreported(&self.ctx.id, assignment, here) {
-                let copy = CopyId { key, epoch };
-                self.spawn_once(copy, async move |shard| {
-                    if let Err(stays) = shard.report_gone(copy).await {
-                        tracing::debug!(%copy, %stays, "not reported as reclaimed yet");
-                        glommio::timer::sleep(Duration::from_millis(RECONCILE_RETRY_MS)).await;
-                    }
-                });
-            }
+    pub(crate) fn report_reclaimed(self: &Rc<Self>, key: PartitionKey, assignment: &Assignment) {
+        let here = |epoch| self.copies.borrow().contains_key(&CopyId { key, epoch });
+        for epoch in unreported(&self.ctx.id, assignment, here) {
+            let copy = CopyId { key, epoch };
+            self.spawn_once(copy, async move |shard| {
+                if let Err(stays) = shard.report_gone(copy).await {
+                    tracing::debug!(%copy, %stays, "not reported as reclaimed yet");
+                    glommio::timer::sleep(Duration::from_millis(RECONCILE_RETRY_MS)).await;
+                }
+            });
         }
     }
 

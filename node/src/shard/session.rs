@@ -115,7 +115,7 @@ impl Partition {
             SourceEffect::StopServing { reason } => {
                 tracing::info!(copy = %self.copy, ?reason, "this node stops serving the partition");
                 self.stopped.replace(Some(reason));
-                self.wakes.reconcile.notify_one();
+                self.wakes.due.add(self.key());
                 self.wakes.arrivals.notify_waiters();
             }
         }
@@ -242,7 +242,7 @@ impl Partition {
         tracing::warn!(copy = %self.copy, handoff = %handoff_id, "the freeze made no progress: asking to cancel its handoff");
         let ctx = self.ctx.clone();
         let key = self.key();
-        let reconcile = self.wakes.reconcile.clone();
+        let due = self.wakes.due.clone();
         glommio::spawn_local(async move {
             match ctx
                 .propose(Command::CancelHandoff { key, handoff_id })
@@ -258,7 +258,7 @@ impl Partition {
                     tracing::warn!(%key, %error, "cancel of a handoff is not confirmed yet")
                 }
             }
-            reconcile.notify_one();
+            due.add(key);
         })
         .detach();
     }

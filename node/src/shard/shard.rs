@@ -8,6 +8,7 @@ use crate::shard::faults;
 use crate::shard::incoming::Incoming;
 use crate::shard::limits::OPENS_AT_ONCE;
 use crate::shard::partition::{Partition, Wakes};
+use crate::shard::reconcile::Due;
 use crate::shard::wals::Dispatchers;
 use narad_core::copy::InstallMark;
 use narad_core::ids::{CopyId, MonoMs, Nonce, Offset, PartitionKey, ShardIndex, TopicId};
@@ -104,8 +105,8 @@ pub(crate) struct Shard {
     pub(crate) busy: RefCell<HashSet<CopyId>>,
     /// Bounds the logs that are opened at once.
     pub(crate) opens: Semaphore,
-    /// Wakes the reconcile loop.
-    pub(crate) reconcile: Rc<Notify>,
+    /// Partitions that the reconcile loop is to look at.
+    pub(crate) due: Rc<Due>,
     /// Wakes the flush of frontiers.
     pub(crate) flush: Rc<Notify>,
     /// Rotates starting points, so that no partition is always served first.
@@ -143,7 +144,7 @@ impl Shard {
             sticky: RefCell::default(),
             busy: RefCell::default(),
             opens: Semaphore::new(OPENS_AT_ONCE),
-            reconcile: Rc::new(Notify::new()),
+            due: Rc::default(),
             flush: Rc::new(Notify::new()),
             turn: Cell::new(0),
             entering: Cell::new(0),
@@ -241,7 +242,7 @@ impl Shard {
     pub(crate) fn wakes(&self, topic: TopicId) -> Wakes {
         Wakes {
             arrivals: self.arrivals(topic),
-            reconcile: self.reconcile.clone(),
+            due: self.due.clone(),
             flush: self.flush.clone(),
         }
     }

@@ -10,6 +10,7 @@ mod apply_forget;
 mod apply_member;
 mod apply_move;
 mod apply_topic;
+mod changes;
 mod command;
 mod invariants;
 mod placement;

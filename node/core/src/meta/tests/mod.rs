@@ -32,6 +32,16 @@ impl World {
         let reply = self.state.apply(RaftIndex(before.applied.0 + 1), command);
         self.state.check_invariants().expect("invariants");
         before.check_successor(&self.state).expect("successor");
+        let same_topics = before.topics.keys().eq(self.state.topics.keys());
+        let differs = |(key, now): (PartitionKey, &Assignment)| {
+            (before.assignment(key) != Some(now)).then_some(key)
+        };
+        let changed = self.state.assignments().filter_map(differs).collect();
+        assert_eq!(
+            self.state.changed_since(&before),
+            same_topics.then_some(changed),
+            "what changed is told, and nothing else"
+        );
         if matches!(reply, Reply::Refused { .. }) {
             let mut unchanged = before;
             unchanged.applied = self.state.applied;
