@@ -10,14 +10,14 @@ use crate::produce::bars::slots;
 use crate::report::bars::{Bar, BarReport, Bound, Pairs};
 use crate::report::machine::Machine;
 use crate::rig::bench_cluster::{ClusterArgs, Measured};
-use crate::rig::callers::ProduceCaller;
+use crate::rig::callers::{CONSUME_ROUND, ProduceCaller};
 use crate::rig::drive::{self, Slot, Until};
 use crate::rig::{RigError, call};
 use crate::stop::Stop;
 use crate::units::parse_bytes;
 use hdrhistogram::Histogram;
 use narad_wire::client::Lease;
-use narad_wire::client::calls::{self, ConsumeRequest, Settle};
+use narad_wire::client::calls::{self, Settle};
 use narad_wire::error::WireError;
 use narad_wire::rpc::{Link, connect_link};
 use narad_wire::runtime::Glommio;
@@ -100,17 +100,11 @@ impl Consumers {
     }
 
     async fn round(&self, link: &Link, topic: &str) -> Result<(), WireError> {
-        let ask = ConsumeRequest {
-            max_records: 1_000,
-            max_bytes: 2 << 20,
-            wait_ms: 200,
-            visibility_ms: 0,
-            local_only: false,
-        };
         let addr = Rc::from("");
         let node = link.node();
         let since = Instant::now();
-        let got = calls::consume(&Glommio, node, &addr, CALL_DEADLINE, topic, ask).await?;
+        let got =
+            calls::consume(&Glommio, node, &addr, CALL_DEADLINE, topic, CONSUME_ROUND).await?;
         if got.is_empty() {
             return Ok(());
         }

@@ -17,7 +17,6 @@ use crate::stop::Stop;
 use crate::units::parse_bytes;
 use foreground::{Running, Times};
 use serde_json::{Value, json};
-use std::cell::Cell;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
@@ -184,15 +183,7 @@ async fn slot(
     }
     let ordered = moves::order(cluster, MOVING).await?;
     let waited = ordered.waited;
-    let ended = Rc::new(Cell::new(false));
-    let waiter = {
-        let (client, ended) = (client.clone(), ended.clone());
-        glommio::spawn_local(async move {
-            let moved = moves::ended(&client, &ordered).await;
-            ended.set(true);
-            moved
-        })
-    };
+    let (ended, waiter) = moves::watch(client, ordered);
     let times = load.slot(cluster, || !ended.get(), stop).await?;
     let (moves, seconds) = waiter.await?;
     let bytes: u64 = moves.iter().map(|one| one.bytes_done).sum();

@@ -11,7 +11,6 @@ use crate::rig::drive::{self, Until};
 use crate::rig::{RigError, call, moves};
 use crate::stop::Stop;
 use serde_json::{Value, json};
-use std::cell::Cell;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -64,15 +63,7 @@ pub async fn measure(args: &FlowArgs, stop: &Stop) -> Result<Value, RigError> {
         client.pause_rebalance(Some(true)).await,
     )?;
     let ordered = moves::order(&cluster, MOVING).await?;
-    let moved = Rc::new(Cell::new(false));
-    let waiter = {
-        let (client, moved) = (client.clone(), moved.clone());
-        glommio::spawn_local(async move {
-            let ended = moves::ended(&client, &ordered).await;
-            moved.set(true);
-            ended
-        })
-    };
+    let (moved, waiter) = moves::watch(client, ordered);
     let mut during = Vec::new();
     while !moved.get() {
         during.push(drive::open(&caller, CONNECTIONS, CALLS_PER_S, PART, watched).await?);

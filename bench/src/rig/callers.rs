@@ -6,7 +6,7 @@
 use crate::limits::CALL_DEADLINE;
 use narad_schema::peer_capnp::peer;
 use narad_wire::client::Record;
-use narad_wire::client::calls;
+use narad_wire::client::calls::{self, ConsumeRequest};
 use narad_wire::error::WireError;
 use narad_wire::rpc::{Link, call_on, connect_link};
 use narad_wire::runtime::Glommio;
@@ -15,6 +15,15 @@ use std::time::Duration;
 
 /// How long a connection may take.
 const CONNECT_WITHIN: Duration = Duration::from_secs(10);
+
+/// How consumers that are measured ask: many records at once, parking shortly where there are none.
+pub(crate) const CONSUME_ROUND: ConsumeRequest = ConsumeRequest {
+    max_records: 1_000,
+    max_bytes: 2 << 20,
+    wait_ms: 200,
+    visibility_ms: 0,
+    local_only: false,
+};
 
 /// Something that is called over several connections.
 pub trait Caller {

@@ -8,7 +8,9 @@ use super::{RigError, call};
 use narad_core::ids::PartitionIndex;
 use narad_wire::client::{Client, MoveView};
 use narad_wire::error::ErrorCode;
+use std::cell::Cell;
 use std::collections::BTreeSet;
+use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 /// Moves that have not ended by then never will.
@@ -72,12 +74,27 @@ pub async fn order(cluster: &Measured, topic: &str) -> Result<Ordered, RigError>
     Ok(ordered)
 }
 
+/// The moves, and the seconds from the first order until the last end was seen.
+pub type Ended = glommio::Task<Result<(Vec<MoveView>, f64), RigError>>;
+
+/// Waits for them beside what the caller does; the flag says when that is over.
+pub fn watch(client: &Client, ordered: Ordered) -> (Rc<Cell<bool>>, Ended) {
+    let over = Rc::new(Cell::new(false));
+    let (client, told) = (client.clone(), over.clone());
+    let waiter = glommio::spawn_local(async move {
+        let moved = ended(&client, &ordered).await;
+        told.set(true);
+        moved
+    });
+    (over, waiter)
+}
+
 /// Waits until they have all flipped; the moves, and the seconds from the first order until the last end
 /// was seen.
 ///
 /// # Errors
 /// [`RigError`].
-pub async fn ended(client: &Client, ordered: &Ordered) -> Result<(Vec<MoveView>, f64), RigError> {
+async fn ended(client: &Client, ordered: &Ordered) -> Result<(Vec<MoveView>, f64), RigError> {
     loop {
         let view = call("asking for the moves", client.moves().await)?;
         let seconds = ordered.began.elapsed().as_secs_f64();

@@ -8,12 +8,12 @@
 use super::{CONNECTIONS, FOREGROUND};
 use crate::limits::CALL_DEADLINE;
 use crate::rig::bench_cluster::Measured;
-use crate::rig::callers::Caller;
+use crate::rig::callers::{CONSUME_ROUND, Caller};
 use crate::rig::drive::{self, Slot};
 use crate::rig::{RigError, call};
 use crate::stop::Stop;
 use hdrhistogram::Histogram;
-use narad_wire::client::calls::{self, ConsumeRequest, Settle};
+use narad_wire::client::calls::{self, Settle};
 use narad_wire::client::{Lease, Record};
 use narad_wire::error::WireError;
 use narad_wire::rpc::{Link, connect_link};
@@ -231,15 +231,16 @@ impl Foreground {
     }
 
     async fn round(&self, link: &Link) -> Result<(), WireError> {
-        let ask = ConsumeRequest {
-            max_records: 1_000,
-            max_bytes: 2 << 20,
-            wait_ms: 200,
-            visibility_ms: 0,
-            local_only: false,
-        };
         let (addr, node) = (Rc::from(""), link.node());
-        let got = calls::consume(&Glommio, node, &addr, CALL_DEADLINE, FOREGROUND, ask).await?;
+        let got = calls::consume(
+            &Glommio,
+            node,
+            &addr,
+            CALL_DEADLINE,
+            FOREGROUND,
+            CONSUME_ROUND,
+        )
+        .await?;
         if got.is_empty() {
             return Ok(());
         }
