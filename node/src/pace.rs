@@ -74,6 +74,8 @@ pub struct Pace {
     pub received_bytes: AtomicU64,
     /// What copies into this node, and those out of it, may take at most, in bytes/s; 0: no limit.
     pub limit_bytes_per_s: AtomicU64,
+    /// Bytes of all copies into this node that may be under way to its disk; 0: not decided yet.
+    pub under_way_bytes: AtomicU64,
 }
 
 #[cfg(test)]

@@ -33,7 +33,7 @@ pub use layout::{FoundCopy, FoundStaging};
 pub use log::{Log, Pin, Ticket};
 pub use options::Options;
 pub use scan::{FrameScanner, ScanEvent};
-pub use staging::{Installed, StageBuf, Staging, roll_back_install};
+pub use staging::{Installed, StageBuf, Staging, WriteGate, roll_back_install};
 pub use store::append::Appended;
 pub use store::read::ReadBatch;
 pub use store::recover::{Cut, Damage, RecoveryReport};

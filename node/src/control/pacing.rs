@@ -4,7 +4,7 @@
 //! nothing is copied and nobody calls, a look is a few loads.
 
 use super::core::Core;
-use narad_core::throttle::{Adaptive, WINDOW_MS, Window};
+use narad_core::throttle::{Adaptive, Limits, WINDOW_MS, Window};
 use narad_wire::bulk::BulkServer;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -37,17 +37,29 @@ pub(super) fn start(core: Rc<Core>, bulk: Arc<BulkServer>) {
             (sent_before, received_before) = (sent, received);
             // It goes on learning while a fixed limit is set.
             let adaptive = machine.step(window);
-            let limit = match set {
-                Some(UNLIMITED) => 0,
-                Some(fixed) => fixed,
-                None => adaptive.unwrap_or(0),
+            let Limits {
+                bytes_per_s,
+                under_way_bytes,
+            } = match set {
+                Some(UNLIMITED) => Limits::NONE,
+                Some(fixed) => Limits {
+                    bytes_per_s: Some(fixed),
+                    ..Limits::NONE
+                },
+                None => adaptive,
             };
+            let limit = bytes_per_s.unwrap_or(0);
+            let under_way = core
+                .ctx
+                .pace
+                .under_way_bytes
+                .swap(under_way_bytes, Ordering::Relaxed);
             let told = core
                 .ctx
                 .pace
                 .limit_bytes_per_s
                 .swap(limit, Ordering::Relaxed);
-            if told != limit {
+            if told != limit || under_way != under_way_bytes {
                 bulk.set_rate_bytes_per_s(limit);
                 core.ctx
                     .metrics
@@ -55,6 +67,7 @@ pub(super) fn start(core: Rc<Core>, bulk: Arc<BulkServer>) {
                     .set(i64::try_from(limit).unwrap_or(i64::MAX));
                 tracing::debug!(
                     limit,
+                    under_way_bytes,
                     p99_us,
                     baseline_us = machine.baseline_us(),
                     "the limit on copies"

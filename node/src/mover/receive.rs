@@ -178,6 +178,7 @@ impl Receive<'_> {
             if got != want {
                 return Err(CopyError::Short { got, want });
             }
+            staging.set_gate(self.throttle.map(|throttle| throttle.gate().clone()));
             staging.write(piece.segment, at, buffer).await?;
             at += got as u64;
             if let Some(throttle) = self.throttle {

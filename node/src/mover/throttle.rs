@@ -1,13 +1,17 @@
-//! The node's limit on the copies into it, fixed or adaptive, shared by all of them.
+//! The node's limits on the copies into it, fixed or adaptive, shared by all of them.
 //!
-//! What this file keeps true: over any second or more, throttled copies together take no more than
+//! What this file keeps true: all throttled copies together have no more under way to the disk than is
+//! allowed; over any second or more, throttled copies together take no more than
 //! the limit, one chunk each, and what was saved up before; a drain in a freeze never asks here. Every source keeps the same limit
 //! for what it sends, so this one binds only when several send to this node; a reader that waits here
 //! holds its source back through the socket.
 
 use super::limits::{THROTTLE_SAVED_BYTES, THROTTLE_WAIT_MS};
 use crate::pace::Pace;
+use narad_core::throttle::Limits;
+use narad_storage::WriteGate;
 use std::cell::Cell;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -18,6 +22,7 @@ pub(super) struct Throttle {
     bytes_per_s: Cell<Option<u64>>,
     tokens: Cell<f64>,
     filled: Cell<Instant>,
+    gate: Rc<WriteGate>,
 }
 
 impl Throttle {
@@ -28,7 +33,17 @@ impl Throttle {
             bytes_per_s: Cell::new(None),
             tokens: Cell::new(0.0),
             filled: Cell::new(Instant::now()),
+            gate: WriteGate::new(Limits::NONE.under_way_bytes),
         }
+    }
+
+    /// What the writes of all throttled copies pass through, under the bound of this moment.
+    pub(super) fn gate(&self) -> &Rc<WriteGate> {
+        let most = self.pace.under_way_bytes.load(Ordering::Relaxed);
+        if most > 0 {
+            self.gate.set_most_bytes(most);
+        }
+        &self.gate
     }
 
     /// Looks at the limit in force.

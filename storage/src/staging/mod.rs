@@ -7,12 +7,15 @@
 mod buffer;
 mod checkpoint;
 mod finish;
+mod gate;
 mod installed;
 mod saved;
 mod segment;
+mod writes;
 
 pub use buffer::StageBuf;
 pub use finish::roll_back_install;
+pub use gate::WriteGate;
 pub use installed::Installed;
 
 use crate::disk::{self, DiskFile};
@@ -21,12 +24,11 @@ use crate::format::list::Marks;
 use crate::format::meta::Meta;
 use crate::format::segment::{Owner, SegmentIdent, file_name, parse_file_name};
 use crate::layout;
-use crate::limits::{MAX_SEGMENTS, STAGE_DEPTH};
+use crate::limits::MAX_SEGMENTS;
 use crate::options::Options;
 use crate::store::keep::LIST_FILE;
 use crate::store::meta::META_FILE;
 use checkpoint::Checkpoint;
-use futures::FutureExt as _;
 use narad_core::copy::{SegmentId, SegmentState};
 use narad_core::ids::{CopyId, MoveId, PartitionKey};
 use narad_core::moves::target::Told;
@@ -47,6 +49,7 @@ pub struct Staging {
     marks: Marks,
     told: Option<Told>,
     pending: VecDeque<glommio::Task<Result<(), StorageError>>>,
+    gate: Option<Rc<WriteGate>>,
     /// Places at which damaged frames arrived once; the second time they are taken as the source's own.
     known_damage: BTreeSet<(SegmentId, u64)>,
     /// Writes sent to the disk, and those of them that have ended.
@@ -93,6 +96,7 @@ impl Staging {
             marks: Marks::new(),
             told: None,
             pending: VecDeque::new(),
+            gate: None,
             known_damage: BTreeSet::new(),
             queued: 0,
             written: 0,
@@ -192,6 +196,11 @@ impl Staging {
         self.segments.iter().map(|s| s.scanner.edge().missing).sum()
     }
 
+    /// From now on writes share this bound with other copies; none with `None`.
+    pub fn set_gate(&mut self, gate: Option<Rc<WriteGate>>) {
+        self.gate = gate;
+    }
+
     /// An aligned buffer of `len` bytes for [`Self::write`].
     #[must_use]
     pub fn buffer(&self, len: usize) -> StageBuf {
@@ -286,62 +295,6 @@ impl Staging {
             owner: Owner::Partition(self.key),
             id,
         }
-    }
-
-    /// Sends verified bytes to the disk.
-    async fn put(&mut self, i: usize, at: u64, bytes: StageBuf) -> Result<(), StageError> {
-        if !self.segments[i].is_aligned(at, bytes.len()) {
-            // This write shares a block with the one before: it may not overtake it.
-            self.drain().await?;
-        }
-        while self.pending.len() >= STAGE_DEPTH {
-            self.one_done().await?;
-        }
-        let (file, buffer, pos) = self.segments[i].place(at, bytes);
-        self.queued += 1;
-        self.segments[i].last_write = self.queued;
-        self.pending.push_back(glommio::spawn_local(async move {
-            file.write(buffer, pos).await
-        }));
-        self.reap()?;
-        self.checkpoint_on()
-    }
-
-    /// Takes note of writes that have ended, without waiting: a slow copy has room for many, and a
-    /// checkpoint would wait for it to fill.
-    fn reap(&mut self) -> Result<(), StorageError> {
-        while let Some(task) = self.pending.front_mut()
-            && let Some(result) = task.now_or_never()
-        {
-            self.ended(&result);
-            result?;
-        }
-        Ok(())
-    }
-
-    /// Waits for the oldest write. It stays listed until it has ended, also when this is dropped midway.
-    async fn one_done(&mut self) -> Result<(), StorageError> {
-        let Some(task) = self.pending.front_mut() else {
-            return Ok(());
-        };
-        let result = task.await;
-        self.ended(&result);
-        result
-    }
-
-    fn ended(&mut self, oldest: &Result<(), StorageError>) {
-        self.pending.pop_front();
-        self.written += 1;
-        self.failed |= oldest.is_err();
-    }
-
-    /// Waits for every write, also behind one that failed, and tells the first failure.
-    async fn drain(&mut self) -> Result<(), StorageError> {
-        let mut first = Ok(());
-        while !self.pending.is_empty() {
-            first = first.and(self.one_done().await);
-        }
-        first
     }
 
     /// Makes everything staged durable and saves where it stands, so that a restart resumes from here.
