@@ -34,6 +34,12 @@ const UP_PERCENT: u64 = 125;
 const FLOOR_PERCENT: u64 = 55;
 /// Windows without copies after which the limit of the copies before them says nothing any more.
 const FORGET_WINDOWS: u32 = 120;
+/// Windows for which copies take everything to learn what the most is; a copy that begins fills only a part of
+/// the first one.
+const PROBE_WINDOWS: u32 = 2;
+/// Windows of held-down copies after which that is learned anew, because a place may come to give less: rare
+/// enough that what the foreground bears meanwhile is not in its p99.
+const PROBE_EVERY_WINDOWS: u32 = 240;
 /// Least limit, in bytes/s.
 const FLOOR_BYTES_PER_S: u64 = 1 << 20;
 /// Bytes of all copies under way to the disk while nobody is disturbed. Disks reach their bandwidth below that
@@ -45,6 +51,7 @@ pub const UNDER_WAY_LEAST_BYTES: u64 = 1 << 20;
 
 const _: () = {
     assert!(UNDER_WAY_LEAST_BYTES <= UNDER_WAY_MOST_BYTES);
+    assert!(PROBE_EVERY_WINDOWS > 100 * PROBE_WINDOWS);
     assert!(TAKE_PERCENT < YIELD_PERCENT && YIELD_PERCENT < 150);
     assert!(DOWN_PERCENT.0 <= DOWN_PERCENT.1 && DOWN_PERCENT.1 < 100);
     assert!(UP_PERCENT > 100 && FLOOR_PERCENT >= 50);
@@ -53,6 +60,8 @@ const _: () = {
 /// What happened on a node in one window.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Window {
+    /// How long it was, in ms: [`WINDOW_MS`], or more where the node was late.
+    pub elapsed_ms: u64,
     /// Foreground calls that ended.
     pub samples: u64,
     /// Their p99, in microseconds.
@@ -89,8 +98,14 @@ pub struct Adaptive {
     limit: Option<u64>,
     /// Bytes that may be under way.
     under_way: u64,
-    /// Most that copies reached in a window without a limit, in bytes/s.
+    /// Most that copies reached since it was last learned, in bytes/s.
     peak: u64,
+    /// Windows for which copies still take everything, and the most in those that have passed.
+    probing: Option<(u32, u64)>,
+    /// The most was learned once.
+    learned: bool,
+    /// Windows of held-down copies since the most was learned.
+    since_probe: u32,
     /// Windows for which copies are still held down to learn a baseline.
     listening: u32,
     /// The limit of the latest copies, and the windows since.
@@ -105,6 +120,9 @@ impl Default for Adaptive {
             limit: None,
             under_way: UNDER_WAY_MOST_BYTES,
             peak: 0,
+            probing: None,
+            learned: false,
+            since_probe: 0,
             listening: 0,
             bore: None,
         }
@@ -143,21 +161,16 @@ impl Adaptive {
                 // That limit was for listening.
                 (self.listening, self.limit) = (0, None);
             }
-            self.bore = match (self.limit.take(), self.bore) {
-                (Some(limit), _) => Some((limit, 0)),
-                (None, Some((limit, since))) if since < FORGET_WINDOWS => Some((limit, since + 1)),
-                (None, _) => None,
-            };
-            return self.bore.map(|(limit, _)| limit);
+            // A copy that ended before the most was known has shown what there is to know.
+            self.learned |= self.probing.take().is_some();
+            return self.rest(heard);
         }
         if let Some((limit, _)) = self.bore.take() {
             self.limit = Some(limit);
         }
-        let copied_per_s = window.copied_bytes.saturating_mul(1_000) / WINDOW_MS;
-        if self.limit.is_none() {
-            // What the place gives may get less; an old peak fades.
-            self.peak = copied_per_s.max(self.peak - self.peak / 16);
-        }
+        let copied_per_s = window.copied_bytes.saturating_mul(1_000) / window.elapsed_ms.max(1);
+        // Also when it is not this machine that decides.
+        self.peak = self.peak.max(copied_per_s);
         if !heard {
             self.recent.clear();
             self.under_way = UNDER_WAY_MOST_BYTES;
@@ -179,6 +192,9 @@ impl Adaptive {
             self.limit = Some(FLOOR_BYTES_PER_S);
             return self.limit;
         };
+        if self.probes(copied_per_s) {
+            return None;
+        }
         remember(&mut self.recent, window.p99_us, RECENT_WINDOWS);
         let now = median(&self.recent).unwrap_or(window.p99_us);
         if now.saturating_mul(100) > baseline.saturating_mul(YIELD_PERCENT) {
@@ -199,6 +215,38 @@ impl Adaptive {
             self.take();
         }
         self.limit
+    }
+
+    /// Nothing was copied: the limit with which the next copy begins. A window is long, so where somebody may
+    /// be disturbed it begins low.
+    fn rest(&mut self, heard: bool) -> Option<u64> {
+        self.bore = match (self.limit.take(), self.bore) {
+            (Some(limit), _) => Some((limit, 0)),
+            (None, Some((limit, since))) if since < FORGET_WINDOWS => Some((limit, since + 1)),
+            (None, _) if heard && self.peak > 0 => Some((self.floor(), FORGET_WINDOWS)),
+            (None, _) => None,
+        };
+        self.bore.map(|(limit, _)| limit)
+    }
+
+    /// Whether copies take everything in the next window, to learn what that is.
+    fn probes(&mut self, copied_per_s: u64) -> bool {
+        self.since_probe = match self.limit {
+            Some(_) => self.since_probe + 1,
+            None => 0,
+        };
+        let known = self.learned && self.since_probe < PROBE_EVERY_WINDOWS;
+        let (left, most) = match self.probing {
+            Some((left, most)) => (left - 1, most.max(copied_per_s)),
+            None if known => return false,
+            // What went before was held down, or only a part of a window.
+            None => (PROBE_WINDOWS - 1, copied_per_s),
+        };
+        self.probing = (left > 0).then_some((left, most));
+        if left == 0 {
+            (self.peak, self.learned, self.since_probe) = (most, true, 0);
+        }
+        left > 0
     }
 
     fn take(&mut self) {
@@ -233,6 +281,7 @@ mod tests {
 
     fn window(p99_us: u64, copied_per_s: u64) -> Window {
         Window {
+            elapsed_ms: WINDOW_MS,
             samples: 200,
             p99_us,
             copied_bytes: copied_per_s * WINDOW_MS / 1_000,
@@ -304,10 +353,13 @@ mod tests {
     }
 
     #[test]
-    fn a_foreground_that_suffers_much_waits_one_window() {
+    fn a_foreground_that_suffers_much_waits_until_it_is_known_what_copies_can_reach() {
         let mut machine = rested();
+        for _ in 1..PROBE_WINDOWS {
+            assert_eq!(machine.rate(window(4_000, 100 * MB)), None);
+        }
         let limit = machine.rate(window(4_000, 400 * MB));
-        assert_eq!(limit, Some(machine.floor()));
+        assert_eq!((limit, machine.peak), (Some(machine.floor()), 400 * MB));
     }
 
     #[test]
@@ -324,7 +376,13 @@ mod tests {
         for n in 0..=FORGET_WINDOWS {
             assert_eq!(machine.rate(window(1_000, 0)), bore, "{n}");
         }
-        assert_eq!(machine.rate(window(1_000, 0)), None);
+        // Long afterwards it begins low where somebody may be disturbed, and takes what is idle.
+        assert_eq!(machine.rate(window(1_000, 0)), Some(machine.floor()));
+        let alone = Window {
+            samples: 0,
+            ..window(0, 0)
+        };
+        assert_eq!(machine.rate(alone), None);
         let (speed, _) = play(&mut machine, 400 * MB, 20, 0);
         assert_eq!(speed, 400 * MB);
     }
@@ -357,7 +415,7 @@ mod tests {
         let short = UNDER_WAY_LEAST_BYTES;
         let mut machine = rested();
         let first = machine.step(window(1_000, 400 * MB));
-        assert!(first.under_way_bytes > short, "nobody suffers");
+        assert_eq!(first.under_way_bytes, short, "a copy begins with that");
         for _ in 0..4 {
             machine.step(window(1_000, 400 * MB));
         }
@@ -378,5 +436,24 @@ mod tests {
             ..window(0, 400 * MB)
         };
         assert_eq!(machine.step(gone).under_way_bytes, UNDER_WAY_MOST_BYTES);
+    }
+
+    #[test]
+    fn what_copies_can_reach_is_learned_anew_now_and_then() {
+        let mut machine = rested();
+        let mut free = 0;
+        let mut limit = None;
+        for n in 0..4 * PROBE_EVERY_WINDOWS {
+            // After a while the place gives a quarter of what it gave.
+            let wire = if n < 50 { 400 * MB } else { 100 * MB };
+            free += u32::from(limit.is_none());
+            limit = machine.rate(window(9_000, limit.unwrap_or(wire).min(wire)));
+        }
+        assert_eq!(machine.peak, 100 * MB);
+        assert_eq!(limit, Some(machine.floor()));
+        assert!(
+            free * 100 <= 4 * PROBE_EVERY_WINDOWS + 100 * PROBE_WINDOWS,
+            "{free}"
+        );
     }
 }
