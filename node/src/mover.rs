@@ -13,6 +13,7 @@ mod source;
 mod task;
 mod throttle;
 mod told;
+mod turn;
 mod work;
 
 use crate::context::NodeContext;
@@ -35,7 +36,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use task::Running;
 use throttle::Throttle;
-use tokio::sync::{Notify, mpsc, watch};
+use tokio::sync::{Notify, Semaphore, mpsc, watch};
 
 /// Why the mover ended.
 #[derive(Debug, thiserror::Error)]
@@ -52,6 +53,8 @@ pub(crate) struct Mover {
     options: Options,
     pool: PeerPool,
     throttle: Throttle,
+    /// Turns to be handed over.
+    turns: Arc<Semaphore>,
     running: RefCell<BTreeMap<PartitionKey, Rc<Running>>>,
     history: RefCell<History>,
     /// Installed copies whose flip is not known, of which no task has begun.
@@ -81,6 +84,7 @@ pub async fn run(
         root,
         options,
         throttle: Throttle::new(ctx.pace.clone()),
+        turns: Arc::new(Semaphore::new(limits::HANDOVERS)),
         running: RefCell::default(),
         history: RefCell::default(),
         found: RefCell::new(found),

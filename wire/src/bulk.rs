@@ -13,6 +13,7 @@
 
 pub mod header;
 mod pacer;
+mod reads;
 mod sender;
 mod serve;
 mod server;

@@ -75,7 +75,7 @@ pub struct Window {
 pub struct Limits {
     /// Rate in each direction, in bytes/s; `None`: none.
     pub bytes_per_s: Option<u64>,
-    /// Bytes of all copies into a node under way to its disk.
+    /// Bytes of all copies into a node under way to its disk, and of all copies out of it being read.
     pub under_way_bytes: u64,
 }
 

@@ -101,6 +101,7 @@ fn apply(core: &Core, bulk: &BulkServer, limits: Limits) {
     let pace = &core.ctx.pace;
     pace.under_way_bytes
         .store(limits.under_way_bytes, Ordering::Relaxed);
+    bulk.set_reading_bytes(limits.under_way_bytes);
     let limit = limits.bytes_per_s.unwrap_or(0);
     if pace.limit_bytes_per_s.swap(limit, Ordering::Relaxed) != limit {
         bulk.set_rate_bytes_per_s(limit);

@@ -13,6 +13,14 @@ pub(super) const AHEAD: usize = 2;
 /// kernels.
 pub(super) const CHUNK_BYTES: usize = 1 << 20;
 
+/// Moves into this node that are handed over at once. What a handover costs is syncs, and eight at once wait
+/// for one another in their freezes, and everybody's produce with them; two keep the disk as busy.
+pub(super) const HANDOVERS: usize = 2;
+/// Longest wait for a turn, in ms: whoever holds it may be waiting for a source that is gone.
+pub(super) const TURN_WAIT_MS: u64 = 1_000;
+/// A pass of at most so many bytes does not give the turn up: what was written while it was waited for.
+pub(super) const TURN_PASS_BYTES: u64 = 16 << 20;
+
 /// Deadline for opening and refreshing a session, in ms: a manifest from memory.
 pub(super) const SESSION_CALL_MS: u64 = 5_000;
 /// Deadline for comparing a prefix, in ms: the source may read a whole segment.

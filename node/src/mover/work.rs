@@ -11,6 +11,7 @@ use super::history::{Copied, Freeze, us_since};
 use super::interrupt::Interrupt;
 use super::source::Source;
 use super::told::Saved;
+use super::turn::Turn;
 use crate::messages::{LocalCopies, ProposeError, ShardRequest};
 use narad_core::copy::SegmentState;
 use narad_core::ids::{CopyId, Epoch, HandoffId, MoveId, NodeId, PartitionKey};
@@ -36,6 +37,7 @@ pub(super) struct Work {
     saved: RefCell<Saved>,
     /// When what the source told was saved last.
     saved_at: Cell<Option<Instant>>,
+    turn: Turn,
     pub(super) interrupt: Interrupt,
     /// Bytes received by the copy that runs.
     pub(super) live_bytes: Cell<u64>,
@@ -70,6 +72,7 @@ impl Work {
             owner,
         };
         Self {
+            turn: Turn::new(mover.turns.clone()),
             mover,
             key,
             move_id,
@@ -97,6 +100,7 @@ impl Work {
 
     /// Carries out an effect that wants an answer.
     pub(super) async fn perform(&self, effect: TargetEffect) -> TargetInput {
+        self.turn.before(&effect);
         match effect {
             TargetEffect::CheckLocal => self.check_local().await,
             TargetEffect::OpenStaging => self.open_staging().await,

@@ -181,22 +181,26 @@ impl Sender {
         }
     }
 
-    /// Sends up to `len` bytes at `from`; `more` tells that others follow. Returns how many, which
-    /// may be fewer than asked for but are all sent.
-    pub(super) fn send(
+    /// Sends up to `len` bytes at `from`; `more` tells that others follow. What `turn` gives is held while
+    /// the file is read, and not while the socket takes the bytes. Returns how many, which may be fewer
+    /// than asked for but are all sent.
+    pub(super) fn send<T>(
         &mut self,
         file: &File,
         from: u64,
         len: usize,
         more: bool,
         socket: &TcpStream,
+        turn: impl FnOnce() -> T,
     ) -> Result<usize, SendError> {
         let len = len.min(self.chunk());
         match self {
-            Self::Splice(pipe) => splice_chunk(pipe, file, from, len, more, socket),
+            Self::Splice(pipe) => splice_chunk(pipe, file, from, len, more, socket, turn),
             Self::Pread(buf) => {
                 let bytes = &mut buf.bytes()[..len];
+                let held = turn();
                 let got = retry(|| file.read_at(bytes, from)).map_err(SendError::Read)?;
+                drop(held);
                 if got == 0 {
                     return Err(SendError::Read(io::ErrorKind::UnexpectedEof.into()));
                 }
@@ -233,18 +237,20 @@ fn retry<T>(mut call: impl FnMut() -> io::Result<T>) -> io::Result<T> {
     }
 }
 
-fn splice_chunk(
+fn splice_chunk<T>(
     pipe: &Pipe,
     file: &File,
     from: u64,
     len: usize,
     more: bool,
     socket: &TcpStream,
+    turn: impl FnOnce() -> T,
 ) -> Result<usize, SendError> {
     let Ok(mut offset) = i64::try_from(from) else {
         return Err(SendError::Read(io::ErrorKind::InvalidInput.into()));
     };
     let flags = SpliceFFlags::SPLICE_F_MOVE;
+    let held = turn();
     let got = retry(|| {
         Ok(splice(
             file.as_fd(),
@@ -256,6 +262,7 @@ fn splice_chunk(
         )?)
     })
     .map_err(SendError::Read)?;
+    drop(held);
     if got == 0 {
         return Err(SendError::Read(io::ErrorKind::UnexpectedEof.into()));
     }
@@ -300,8 +307,8 @@ pub(super) fn probe(dir: &Path, pipes: &PipePool) -> io::Result<()> {
         let out = TcpStream::connect(listener.local_addr()?)?;
         let (mut inward, _) = listener.accept()?;
         let pipe = pipes.take()?;
-        splice_chunk(&pipe, &file, 0, 4096, true, &out)
-            .and_then(|_| splice_chunk(&pipe, &file, 4096, 4096, false, &out))
+        splice_chunk(&pipe, &file, 0, 4096, true, &out, || ())
+            .and_then(|_| splice_chunk(&pipe, &file, 4096, 4096, false, &out, || ()))
             .map_err(|error| io::Error::other(error.to_string()))?;
         drop(out);
         let mut arrived = Vec::new();

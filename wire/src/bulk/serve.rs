@@ -215,8 +215,9 @@ fn send_range(
             return Err(StreamEnd::Closed { sent, len });
         }
         let more = chunk < left;
+        let turn = || (!request.drain).then(|| shared.reading(chunk));
         let n = sender
-            .send(file, request.from + sent, chunk, more, stream)
+            .send(file, request.from + sent, chunk, more, stream, turn)
             .map_err(|error| {
                 if matches!(error, SendError::Read(_)) {
                     tracing::warn!(%error, at = request.from + sent, "a range broke off");

@@ -5,6 +5,7 @@
 //! every thread ends when the server is stopped.
 
 use super::pacer::Pacer;
+use super::reads::{ReadGate, Reading};
 use super::sender::{CopyPath, PipePool, probe};
 use super::serve::{refuse_busy, serve};
 use super::session::SessionTable;
@@ -75,6 +76,7 @@ pub(super) struct Shared {
     pub(super) interrupted: AtomicU64,
     stopping: AtomicBool,
     pacer: Pacer,
+    reads: ReadGate,
     streams: Mutex<Streams>,
     max_streams: usize,
     cpus: CpuSet,
@@ -98,6 +100,11 @@ impl Shared {
         let piece = self.pacer.quantum(len);
         self.pacer.pace(piece, inside, &self.stopping);
         piece
+    }
+
+    /// Waits until so many bytes more may be read from the disk; they are until the answer is dropped.
+    pub(super) fn reading(&self, len: usize) -> Reading<'_> {
+        self.reads.enter(len, &self.stopping)
     }
 
     fn streams(&self) -> MutexGuard<'_, Streams> {
@@ -142,6 +149,7 @@ impl BulkServer {
             interrupted: AtomicU64::new(0),
             stopping: AtomicBool::new(false),
             pacer: Pacer::default(),
+            reads: ReadGate::default(),
             streams: Mutex::default(),
             max_streams: options.max_streams.clamp(1, limits::BULK_MAX_STREAMS),
             cpus,
@@ -183,6 +191,12 @@ impl BulkServer {
         self.shared.pacer.set(bytes_per_s);
     }
 
+    /// Bounds what all streams together read from the disk at once, in bytes, or to one chunk when that is
+    /// more. Until the first call there is no bound; drains have none.
+    pub fn set_reading_bytes(&self, most_bytes: u64) {
+        self.shared.reads.set(most_bytes);
+    }
+
     /// Ends every stream and waits for the threads.
     pub fn stop(mut self) {
         self.stop_now();
@@ -194,6 +208,7 @@ impl BulkServer {
         };
         self.shared.stopping.store(true, Ordering::SeqCst);
         self.shared.pacer.wake();
+        self.shared.reads.wake();
         // Wakes a blocked accept on Linux; std has no such call for listeners.
         let _ =
             nix::sys::socket::shutdown(self.listener.as_raw_fd(), nix::sys::socket::Shutdown::Both);

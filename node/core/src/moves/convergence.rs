@@ -107,6 +107,11 @@ impl Convergence {
         };
     }
 
+    /// Time went by without a pass: the tail that comes next says nothing about the passes.
+    pub fn waited(&mut self) {
+        self.previous = None;
+    }
+
     /// The same without what only measures: whether a pass was made is all that is kept.
     pub(super) fn without_pacing(&self) -> Self {
         Self {

@@ -200,8 +200,8 @@ impl World {
             TargetEffect::CheckLocal
             | TargetEffect::SetAside
             | TargetEffect::ResetStaging
-            | TargetEffect::TrimStaging { .. }
-            | TargetEffect::PrepareInstall { .. } => &[How::Ok],
+            | TargetEffect::TrimStaging { .. } => &[How::Ok],
+            TargetEffect::PrepareInstall { .. } => &[How::Ok, How::Late],
             TargetEffect::Interrupt | TargetEffect::Report(_) | TargetEffect::Done { .. } => &[],
         };
         self.push_all(out, ways, |how| Action::Work(n, p, how));

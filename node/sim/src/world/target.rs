@@ -150,6 +150,9 @@ impl World {
                 told,
                 ..
             } => Some(self.copy(n, p, &ranges, renew, told, how)),
+            TargetEffect::PrepareInstall { .. } if how == How::Late => {
+                Some(TargetInput::WaitedForTurn)
+            }
             TargetEffect::PrepareInstall { told, .. } => {
                 self.part(n, p).told = Some(told);
                 Some(TargetInput::InstallPrepared)

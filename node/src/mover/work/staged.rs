@@ -248,6 +248,9 @@ impl Work {
     }
 
     pub(super) async fn prepare(&self, next: CopyId, told: Told) -> TargetInput {
+        if self.turn.waited().await {
+            return TargetInput::WaitedForTurn;
+        }
         let result = async {
             self.save(told).await.map_err(|e| e.to_string())?;
             let mut staging = self.staging().await.map_err(|e| e.to_string())?;

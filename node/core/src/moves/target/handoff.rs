@@ -96,6 +96,7 @@ impl TargetMove {
                     self.enter(Step::Begin, out);
                 }
             }
+            (Step::Prepare, TargetInput::WaitedForTurn) => self.turn_came(out),
             (Step::Begin, TargetInput::Proposed(outcome)) => self.begun(outcome, out),
             (Step::AskHandoff, TargetInput::Barrier(confirmed)) => {
                 self.handoff_asked(confirmed, out);
@@ -137,6 +138,17 @@ impl TargetMove {
             (Step::Cancel, TargetInput::Proposed(_)) => self.cancelled(out),
             (Step::Prepare, TargetInput::Failed { why }) => self.retry_local(step, why, out),
             (_, other) => self.unexpected(step, &other, out),
+        }
+    }
+
+    /// The source went on meanwhile, so the tail is asked for again. Where the source is dead, or was found
+    /// to be written faster than it is copied, nothing is gained by that.
+    fn turn_came(&mut self, out: &mut Vec<TargetEffect>) {
+        if self.attempt.is_some() || matches!(self.ending, Some(Err(_))) {
+            self.enter(Step::Prepare, out);
+        } else {
+            self.convergence.waited();
+            self.enter(Step::Refresh, out);
         }
     }
 

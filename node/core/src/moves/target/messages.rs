@@ -124,6 +124,9 @@ pub enum TargetInput {
     },
     /// Answers PrepareInstall.
     InstallPrepared,
+    /// Answers PrepareInstall: nothing was done. Other moves into this node were being handed over, this one
+    /// has waited for its turn, and it has the turn now.
+    WaitedForTurn,
     /// Answers Propose.
     Proposed(ProposeOutcome),
     /// Answers FreezeSource.
@@ -215,8 +218,9 @@ pub enum TargetEffect {
     },
     /// Ask the source how it stands. Answer: Refreshed, SourceUnreachable or SourceRefused.
     RefreshSource,
-    /// Do everything that can be done before the freeze, and save `told`. Answer: InstallPrepared
-    /// or Failed.
+    /// Do everything that can be done before the freeze, and save `told`; few moves into a node are handed over
+    /// at once, so that their syncs do not wait for one another in a freeze. Answer: InstallPrepared,
+    /// WaitedForTurn or Failed.
     PrepareInstall {
         /// The copy to be.
         next: CopyId,

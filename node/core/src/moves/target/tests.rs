@@ -248,6 +248,35 @@ fn flipped() -> Assignment {
 }
 
 #[test]
+fn a_move_that_waited_for_its_turn_asks_for_the_tail_again() {
+    let mut w = Worker::begun();
+    assert!(matches!(w.opened(100), TargetEffect::CopyRanges { .. }));
+    assert_eq!(w.copied(100), TargetEffect::RefreshSource);
+    assert!(matches!(
+        w.refreshed(100),
+        TargetEffect::PrepareInstall { .. }
+    ));
+    assert_eq!(
+        w.one(TargetInput::WaitedForTurn),
+        TargetEffect::RefreshSource
+    );
+    // A tail that is long by now is copied, and is no sign of a writer that is too fast.
+    let long = 100 + (64 << 20);
+    let pass = w.refreshed(long);
+    assert!(matches!(pass, TargetEffect::CopyRanges { .. }), "{pass:?}");
+    assert_eq!(w.copied(long), TargetEffect::RefreshSource);
+    assert!(matches!(
+        w.refreshed(long),
+        TargetEffect::PrepareInstall { .. }
+    ));
+    let begin = w.one(TargetInput::InstallPrepared);
+    assert!(
+        matches!(begin, TargetEffect::Propose(Command::BeginHandoff { .. })),
+        "{begin:?}"
+    );
+}
+
+#[test]
 fn a_move_goes_through() {
     let mut w = Worker::flipping();
     assert_eq!(w.done(21), TargetEffect::Serve { copy: next() });
