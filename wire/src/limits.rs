@@ -58,6 +58,11 @@ pub const BULK_ALIGN: u64 = 512;
 /// Bytes of one splice, and the size asked of a pipe: larger reads have hung on old kernels, and a
 /// pipe of 64 KiB halves the throughput.
 pub const BULK_CHUNK_BYTES: usize = 1 << 20;
+/// Reads that the bound on bytes being read is divided into: one of them waits for the disk while another
+/// one's bytes are on their way to a socket.
+pub const BULK_READS: u64 = 4;
+/// Least bytes of one read under that bound: below, the calls cost more than the bytes.
+pub const BULK_READ_MIN_BYTES: usize = 64 << 10;
 /// Under a rate limit, so much time's worth is paid for at once, in µs: a short tail takes as long as
 /// its bytes need, and a stream holds the others up no longer than that.
 pub const BULK_QUANTUM_US: u64 = 10_000;
@@ -67,8 +72,9 @@ pub const BULK_QUANTUM_MIN_BYTES: usize = 4 << 10;
 /// two passes do not cost bandwidth, and a burst is no longer than a freeze may be.
 pub const BULK_BURST_US: u64 = 5_000;
 /// So much lateness of a thread that has more to send may be made up for under a rate limit, in µs: a
-/// busy machine oversleeps by some milliseconds each time.
-pub const BULK_LATE_US: u64 = 100_000;
+/// busy machine oversleeps by some milliseconds each time. What is made up for comes at full speed, so
+/// it is no more than that.
+pub const BULK_LATE_US: u64 = 20_000;
 /// Longest range of one request, in bytes: bounds what a closed session can still cost.
 pub const RANGE_MAX_BYTES: u64 = 64 << 20;
 /// Copy sessions that a node serves at once; moves out of a node are far fewer.
@@ -76,6 +82,7 @@ pub const BULK_MAX_SESSIONS: usize = 256;
 
 const _: () = {
     assert!((BULK_CHUNK_BYTES as u64).is_multiple_of(BULK_ALIGN));
+    assert!((BULK_READ_MIN_BYTES as u64).is_multiple_of(BULK_ALIGN));
     assert!((BULK_QUANTUM_MIN_BYTES as u64).is_multiple_of(BULK_ALIGN));
     assert!(BULK_BURST_US <= narad_core::defaults::FREEZE_BUDGET_MS * 1_000);
     assert!(RANGE_MAX_BYTES.is_multiple_of(BULK_CHUNK_BYTES as u64));

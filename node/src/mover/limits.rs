@@ -12,6 +12,10 @@ pub(super) const AHEAD: usize = 2;
 /// Bytes of one read from the wire and of one write to the disk; larger requests have hung on old
 /// kernels.
 pub(super) const CHUNK_BYTES: usize = 1 << 20;
+/// The same at the least, where the bound on bytes under way is low.
+pub(super) const CHUNK_MIN_BYTES: usize = 64 << 10;
+/// Writes that this bound is divided into: one is under way while the next one's bytes arrive.
+pub(super) const CHUNKS: usize = 4;
 
 /// Moves into this node that are handed over at once. What a handover costs is syncs, and eight at once wait
 /// for one another in their freezes, and everybody's produce with them; two keep the disk as busy.
@@ -66,4 +70,5 @@ const _: () = {
     assert!(RANGE_BYTES <= narad_wire::limits::RANGE_MAX_BYTES);
     assert!(AHEAD <= narad_wire::limits::BULK_PIPELINE);
     assert!(RANGE_BYTES.is_multiple_of(CHUNK_BYTES as u64));
+    assert!(CHUNK_BYTES.is_multiple_of(CHUNK_MIN_BYTES));
 };

@@ -169,7 +169,8 @@ impl Receive<'_> {
         let mut at = piece.from;
         let end = piece.from + piece.len;
         while at < end {
-            let want = usize::try_from(end - at).map_or(CHUNK_BYTES, |left| left.min(CHUNK_BYTES));
+            let most = self.throttle.map_or(CHUNK_BYTES, Throttle::chunk_bytes);
+            let want = usize::try_from(end - at).map_or(most, |left| left.min(most));
             let mut buffer = staging.buffer(want);
             let got = self
                 .interrupt

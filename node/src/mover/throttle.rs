@@ -6,7 +6,7 @@
 //! for what it sends, so this one binds only when several send to this node; a reader that waits here
 //! holds its source back through the socket.
 
-use super::limits::{THROTTLE_SAVED_BYTES, THROTTLE_WAIT_MS};
+use super::limits::{CHUNK_BYTES, CHUNK_MIN_BYTES, CHUNKS, THROTTLE_SAVED_BYTES, THROTTLE_WAIT_MS};
 use crate::pace::Pace;
 use narad_core::throttle::Limits;
 use narad_storage::WriteGate;
@@ -44,6 +44,16 @@ impl Throttle {
             self.gate.set_most_bytes(most);
         }
         &self.gate
+    }
+
+    /// Bytes of one write: a part of that bound, so that one write is short as well.
+    pub(super) fn chunk_bytes(&self) -> usize {
+        let most = self.pace.under_way_bytes.load(Ordering::Relaxed);
+        let most = usize::try_from(most).unwrap_or(usize::MAX);
+        match most / CHUNKS {
+            0 => CHUNK_BYTES,
+            part => (part / CHUNK_MIN_BYTES * CHUNK_MIN_BYTES).clamp(CHUNK_MIN_BYTES, CHUNK_BYTES),
+        }
     }
 
     /// Looks at the limit in force.

@@ -6,6 +6,7 @@
 //! A disk that is given sixteen large reads at once serves them before the small durable write that came after
 //! them, and some schedulers prefer reads to writes altogether. One or two reads keep it as busy.
 
+use crate::limits;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard};
 
@@ -46,6 +47,14 @@ impl ReadGate {
         }
     }
 
+    /// Bytes of one read, of `len` that are wanted: a part of the bound, so that one read is short as well.
+    pub(super) fn piece(&self, len: usize) -> usize {
+        let most = self.most_bytes.load(Ordering::Relaxed) / limits::BULK_READS;
+        let piece = usize::try_from(most).unwrap_or(usize::MAX);
+        let least = limits::BULK_READ_MIN_BYTES;
+        len.min(piece.max(least) / least * least)
+    }
+
     /// Waits until there is room, or the server stops.
     pub(super) fn enter(&self, bytes: usize, stopping: &AtomicBool) -> Reading<'_> {
         let bytes = bytes as u64;
@@ -82,6 +91,17 @@ mod tests {
     use std::sync::Arc;
     use std::sync::mpsc::{RecvTimeoutError, channel};
     use std::time::Duration;
+
+    #[test]
+    fn a_read_is_a_part_of_the_bound() {
+        let gate = ReadGate::default();
+        assert_eq!(gate.piece(1 << 20), 1 << 20);
+        gate.set(1 << 20);
+        assert_eq!(gate.piece(1 << 20), 256 << 10);
+        assert_eq!(gate.piece(4096), 4096, "no more than is wanted");
+        gate.set(0);
+        assert_eq!(gate.piece(1 << 20), limits::BULK_READ_MIN_BYTES);
+    }
 
     #[test]
     fn a_read_waits_for_room_for_a_wider_bound_and_for_a_stop() {

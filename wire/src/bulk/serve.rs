@@ -209,7 +209,7 @@ fn send_range(
         let left = usize::try_from(len - sent).unwrap_or(usize::MAX);
         let mut chunk = left.min(sender.chunk());
         if !request.drain {
-            chunk = shared.pace(chunk, sent > 0);
+            chunk = shared.pace(shared.piece(chunk), sent > 0);
         }
         if sent > 0 && (shared.is_stopping() || shared.sessions.grant(request).is_err()) {
             return Err(StreamEnd::Closed { sent, len });

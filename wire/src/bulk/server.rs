@@ -102,6 +102,11 @@ impl Shared {
         piece
     }
 
+    /// Bytes of one read, of `len` that are wanted.
+    pub(super) fn piece(&self, len: usize) -> usize {
+        self.reads.piece(len)
+    }
+
     /// Waits until so many bytes more may be read from the disk; they are until the answer is dropped.
     pub(super) fn reading(&self, len: usize) -> Reading<'_> {
         self.reads.enter(len, &self.stopping)
