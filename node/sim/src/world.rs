@@ -160,8 +160,11 @@ pub struct Ghost {
     pub home: BTreeMap<Record, usize>,
     /// Acked by a consumer.
     pub consumed: BTreeSet<Record>,
-    /// What was answered to the Freeze of a handoff.
+    /// What was answered last to the Freeze of a handoff.
     pub captures: BTreeMap<HandoffId, Manifest>,
+    /// The frontiers of all the answers: consume is never frozen, so one that is asked for twice is told twice,
+    /// and either may be the one that arrives.
+    pub captured_frontiers: BTreeMap<HandoffId, BTreeSet<u64>>,
     /// Who acked under an epoch.
     pub appenders: BTreeMap<(usize, Epoch), usize>,
     /// Records that an owner has shown.

@@ -41,9 +41,9 @@ impl World {
                 return;
             }
         }
-        let capture = handoff.and_then(|id| self.ghost.captures.get(&id));
-        if let Some(captured) = capture.map(|capture| capture.frontier.0) {
-            self.check_moved_frontier(p, captured, frontier);
+        let told = handoff.and_then(|id| self.ghost.captured_frontiers.get(&id));
+        if let Some(told) = told.cloned() {
+            self.check_moved_frontier(p, &told, frontier);
         }
         let capture = handoff.and_then(|id| self.ghost.captures.get(&id));
         let wrong = capture.filter(|capture| capture.hwm.0 != hwm || capture.end().0 != end);

@@ -125,7 +125,10 @@ impl World {
                 }
                 SourceEffect::AnswerCapture { handoff_id } => {
                     if let Some(capture) = self.manifest(n, p) {
-                        self.ghost().captures.insert(handoff_id, capture.clone());
+                        let ghost = self.ghost();
+                        let told = ghost.captured_frontiers.entry(handoff_id).or_default();
+                        told.insert(capture.frontier.0);
+                        ghost.captures.insert(handoff_id, capture.clone());
                         self.freeze_answered(n, p, handoff_id, &TargetInput::Frozen { capture });
                     }
                 }
