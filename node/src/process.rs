@@ -4,6 +4,7 @@
 //! that returns before it was asked to ends it, and a stop that takes too long ends it.
 
 pub mod executors;
+pub mod files;
 pub mod notify;
 pub mod panics;
 pub mod signals;

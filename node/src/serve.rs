@@ -11,7 +11,7 @@ pub use crate::config::ServeArgs;
 use crate::config::{Config, ConfigErrors};
 use crate::context::Farewell;
 use crate::data_dir::{self, DataDir, DataDirError};
-use crate::process::{panics, signals};
+use crate::process::{files, panics, signals};
 use crate::salvage::{self, SalvageError, What};
 use parts::{Event, Parts};
 use std::sync::mpsc;
@@ -94,6 +94,7 @@ pub fn run(args: ServeArgs) -> Result<(), ServeError> {
     let listeners = data_dir::bind_ports(&config)?;
     let dir = data_dir::open(&config)?;
     warn_of_memory(&config.data_dir);
+    files::raise_limit();
     panics::abort_on_panic();
     let set = signals::block().map_err(|error| ServeError::System {
         action: "block signals",

@@ -183,3 +183,28 @@ fn partitions_that_do_nothing_cost_no_open_file_and_one_short_read_at_a_start() 
     // They are all there, and take records.
     one_record_each(addrs, count);
 }
+
+/// Every partition has something to do, and the process may open fewer files than they have.
+#[test]
+fn more_busy_partitions_than_open_files() {
+    let (count, most) = (500, 800);
+    let (mut cluster, addrs) = one_node("many-files", &[]);
+    let node = &mut cluster.nodes[0];
+    let limit = std::process::Command::new("prlimit")
+        .args(["--pid", &node.pid().to_string()])
+        .arg(format!("--nofile={most}:{most}"))
+        .status();
+    assert!(limit.expect("util-linux is everywhere").success());
+    with_client(addrs.clone(), async move |client| {
+        topic(&client, "idle", count, TopicSettingsView::default()).await;
+    });
+    for _ in 0..3 {
+        one_record_each(addrs.clone(), count);
+    }
+    let node = &mut cluster.nodes[0];
+    assert!(open_files(node).0 <= most);
+    assert_eq!(metric(node, "narad_open_partitions"), u64::from(count));
+    let log = node.log();
+    assert!(!log.contains("Too many open files") && !log.contains("log stopped"));
+    assert!(node.stop().success());
+}

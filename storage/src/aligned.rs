@@ -37,15 +37,20 @@ impl Aligned {
         self.0.trim_to_size(len);
     }
 
-    /// Writes all of it at `pos`, both a multiple of the file's block, and returns it; `None` in the
-    /// rare case that the runtime has not let go of it.
+    /// Writes all of it at `pos`, both a multiple of the file's block, durably or not yet, and returns it;
+    /// `None` in the rare case that the runtime has not let go of it.
     pub(crate) async fn write(
         self,
         file: &DiskFile,
         pos: u64,
+        durably: bool,
     ) -> Result<Option<Self>, StorageError> {
         let shared = Rc::new(self.0);
-        file.write(shared.clone(), pos).await?;
+        if durably {
+            file.write_durably(shared.clone(), pos).await?;
+        } else {
+            file.write(shared.clone(), pos).await?;
+        }
         Ok(Rc::try_unwrap(shared).ok().map(Self))
     }
 }

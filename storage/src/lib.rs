@@ -25,6 +25,7 @@ mod extents;
 mod memory;
 mod store;
 
+pub use disk::open_files;
 pub use disk::prepare_executor;
 pub use error::{AppendError, StageError, StorageError};
 pub use format::batch::{Batch, StoredRecord};

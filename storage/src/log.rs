@@ -435,6 +435,18 @@ impl Log {
         self.0.trim().await
     }
 
+    /// Has files open.
+    #[must_use]
+    pub fn has_open_files(&self) -> bool {
+        self.0.has_open_files()
+    }
+
+    /// Closes files, and does nothing to the disk: for a process that may not open many. Appends and reads may
+    /// go on at any time and open what they need.
+    pub async fn close_files(&self) {
+        self.0.close_files().await;
+    }
+
     /// Takes no more appends (from any clone), waits for those under way, and leaves everything in order
     /// on the disk.
     ///

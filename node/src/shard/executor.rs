@@ -84,6 +84,7 @@ pub async fn run(
         glommio::spawn_local(ticks::tick_sources(shard.clone())),
         glommio::spawn_local(ticks::retain(shard.clone())),
         glommio::spawn_local(upkeep::trim_idle(shard.clone())),
+        glommio::spawn_local(upkeep::bound_files(shard.clone())),
         glommio::spawn_local(upkeep::scrub(shard.clone())),
     ];
     shard.dispatchers.start(&shard);

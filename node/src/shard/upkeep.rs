@@ -1,11 +1,13 @@
-//! Upkeep of the logs: one that is idle gives back files, memory and the space reserved ahead; sealed
-//! segments are read again, slowly, so that decay is met before a move or a consumer meets it.
+//! Upkeep of the logs: one that is idle gives back files, memory and the space reserved ahead, and files
+//! alone when too many are open; sealed segments are read again, slowly, so that decay is met before a move or a consumer meets it.
 //!
 //! What this file keeps true: an idle node does nothing once everything is given back; reading again
 //! stays below the configured rate, one partition at a time; nothing here holds on to a partition that
 //! is being closed.
 
-use crate::shard::limits::{IDLE_TICK_MS, SCRUB_FIRST_MS, SCRUB_LOOK_MS, SCRUB_PAUSE_MS};
+use crate::shard::limits::{
+    FILES_TICK_MS, IDLE_TICK_MS, SCRUB_FIRST_MS, SCRUB_LOOK_MS, SCRUB_PAUSE_MS,
+};
 use crate::shard::partition::Partition;
 use crate::shard::shard::Shard;
 use futures::future::{Either, select};
@@ -41,6 +43,37 @@ pub(crate) async fn trim_idle(shard: Rc<Shard>) {
             }
         }
         before = now;
+    }
+}
+
+/// Keeps the open files of this shard's logs within its part of what the process may open: where there are more,
+/// those that did nothing since the last look are closed, then any.
+pub(crate) async fn bound_files(shard: Rc<Shard>) {
+    let shards = u64::from(shard.ctx.config.shards).max(1);
+    let mut before: BTreeMap<CopyId, u64> = BTreeMap::new();
+    loop {
+        pause(FILES_TICK_MS).await;
+        // The other half is for connections, copies and Raft.
+        let most = crate::process::files::allowed() / (2 * shards);
+        // A few more are opened until the next look.
+        let enough = most / 4 * 3;
+        if narad_storage::open_files() <= enough {
+            before.clear();
+            continue;
+        }
+        let open = shard.open_partitions().into_iter();
+        let open: Vec<_> = open.filter(|one| one.log.has_open_files()).collect();
+        let (quiet, busy): (Vec<_>, Vec<_>) = open
+            .iter()
+            .partition(|one| before.get(&one.copy) == Some(&one.log.activity()));
+        for partition in quiet.into_iter().chain(busy) {
+            if narad_storage::open_files() <= most / 2 {
+                break;
+            }
+            partition.log.close_files().await;
+        }
+        let seen = open.iter().map(|one| (one.copy, one.log.activity()));
+        before = seen.collect();
     }
 }
 

@@ -174,7 +174,9 @@ impl Store {
         let written = self
             .write_frames(group, &place, layout, durable, before)
             .await?;
-        place.file.sync().await?;
+        if !written.durable {
+            place.file.sync().await?;
+        }
         if place.fresh.is_some() {
             disk::sync_dir(&self.dir).await?;
         }

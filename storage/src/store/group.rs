@@ -2,7 +2,7 @@
 //!
 //! What this file keeps true: every byte of the group is written, padding with zeros; each write begins
 //! and ends on a block; a large batch is written from the memory in which it is, smaller ones are copied
-//! together; when this returns, failed or not, no write of the group is under way.
+//! together; a group of one write is durable with it, others have to be synced; when this returns, failed or not, no write of the group is under way.
 
 use super::append::{Pending, Place, now_ms};
 use super::state::Store;
@@ -162,8 +162,10 @@ impl Laying {
     }
 }
 
-/// One group that is on the disk, not yet durable.
+/// One group that is on the disk.
 pub(crate) struct Written {
+    /// It is durable already; otherwise the file has to be synced.
+    pub(crate) durable: bool,
     /// Bytes by which the segment grows.
     pub(crate) len: u64,
     /// Bytes behind where the group began up to which there is nothing but zeros behind it.
@@ -217,8 +219,9 @@ impl Store {
                 }
             }
         }
-        let (digest, positions) = writing.finish(group).await?;
+        let (durable, digest, positions) = writing.finish(group).await?;
         Ok(Written {
+            durable,
             len: layout.len as u64,
             end: layout.end as u64,
             bytes: layout.runs.iter().map(|run| run.len() as u64).sum(),
@@ -239,11 +242,17 @@ enum Piece {
 /// The memory of a batch that was written; `None` when it did not come back.
 type Back = Option<(usize, Option<Aligned>)>;
 
-async fn write(file: Rc<DiskFile>, piece: Piece, pos: u64) -> Result<Back, StorageError> {
+async fn write(
+    file: Rc<DiskFile>,
+    piece: Piece,
+    pos: u64,
+    durably: bool,
+) -> Result<Back, StorageError> {
     match piece {
+        Piece::Chunk(chunk) if durably => file.write_durably(chunk, pos).await.map(|()| None),
         Piece::Chunk(chunk) => file.write(chunk, pos).await.map(|()| None),
         Piece::Frame(frame, aligned) => {
-            let back = aligned.write(&file, pos).await?;
+            let back = aligned.write(&file, pos, durably).await?;
             Ok(Some((frame, back)))
         }
     }
@@ -285,7 +294,7 @@ impl Writing {
     }
 
     fn send(&mut self, piece: Piece, pos: u64) {
-        let write = write(self.file.clone(), piece, pos);
+        let write = write(self.file.clone(), piece, pos, false);
         self.writes.push(glommio::spawn_local(write));
     }
 
@@ -361,12 +370,22 @@ impl Writing {
         self.writes.len() > before
     }
 
-    /// Waits for all of it. Returns the digest up to the group's end, and where the frames lie.
-    async fn finish(mut self, group: &mut [Pending]) -> Result<(u32, Vec<u64>), StorageError> {
+    /// Waits for all of it. Returns whether it is durable, the digest up to the group's end, and where the
+    /// frames lie.
+    async fn finish(
+        mut self,
+        group: &mut [Pending],
+    ) -> Result<(bool, u32, Vec<u64>), StorageError> {
+        // Several writes that are each durable would be as many syncs.
+        let alone = self.writes.is_empty();
         let last = match self.held.take() {
-            Some((piece, at)) => write(self.file.clone(), piece, at).await,
-            None => Ok(None),
+            Some((piece, at)) => write(self.file.clone(), piece, at, alone)
+                .await
+                .map(|back| (back, alone)),
+            None => Ok((None, false)),
         };
+        let durable = matches!(last, Ok((_, true)));
+        let last = last.map(|(back, _)| back);
         // Also behind one that failed all have ended before it is told: the log is reopened, and written
         // to the same bytes, after that.
         let mut ended = join_all(self.writes).await;
@@ -377,7 +396,7 @@ impl Writing {
                 group[frame].batch.put_back(aligned);
             }
         }
-        Ok((self.digest, self.positions))
+        Ok((durable, self.digest, self.positions))
     }
 }
 

@@ -177,14 +177,37 @@ impl Store {
             state.groups_here = 0;
         }
         let mut state = self.state.borrow_mut();
-        for segment in &mut state.segments {
-            segment.file = None;
-        }
         state.stashes.clear();
         state.cache.clear();
         drop(state);
-        *self.meta_file.borrow_mut() = None;
+        self.forget_files();
         Ok(())
+    }
+
+    /// Closes files and nothing else; whoever wants one opens it again.
+    pub(crate) async fn close_files(self: &Rc<Self>) {
+        let Ok(_permit) = self.writing.acquire_permit(1).await else {
+            unreachable!("the writer's lock is never closed");
+        };
+        self.prepared().await;
+        self.forget_files();
+    }
+
+    fn forget_files(&self) {
+        for segment in &mut self.state.borrow_mut().segments {
+            segment.file = None;
+        }
+        *self.meta_file.borrow_mut() = None;
+    }
+
+    pub(crate) fn has_open_files(&self) -> bool {
+        let open = self
+            .state
+            .borrow()
+            .segments
+            .iter()
+            .any(|s| s.file.is_some());
+        open || self.meta_file.borrow().is_some()
     }
 
     /// Takes no more appends, waits for those under way, and leaves everything in order on the disk.
