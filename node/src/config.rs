@@ -103,6 +103,8 @@ pub struct StorageSettings {
     pub scrub_bytes_per_s: u64,
     /// From the beginning of one such round to that of the next, in ms.
     pub scrub_every_ms: u64,
+    /// Raft entries after which a snapshot takes their place.
+    pub snapshot_entries: u64,
 }
 
 /// A checked configuration.

@@ -25,6 +25,7 @@ pub(crate) mod views;
 pub use machine::MetaMachine;
 
 use crate::context::{Farewell, NodeContext};
+use crate::limits;
 use crate::messages::ControlRequest;
 use crate::raft::{RaftNode, RaftOptions};
 use crate::salvage::What;
@@ -193,5 +194,7 @@ fn raft_options(ctx: &NodeContext) -> RaftOptions {
     options.election_timeout_min_ms = timings.election_min_ms;
     options.election_timeout_max_ms = timings.election_max_ms;
     options.heartbeat_ms = timings.raft_heartbeat_ms();
+    options.snapshot_every = ctx.config.storage.snapshot_entries;
+    options.keep_entries = options.snapshot_every / limits::SNAPSHOT_KEEP;
     options
 }

@@ -105,6 +105,13 @@ pub const SCRUB_BYTES_PER_S: u64 = 8 << 20;
 /// Default for how often every sealed segment is read again, in ms: a day.
 pub const SCRUB_EVERY_MS: u64 = 24 * 3_600_000;
 
+/// Default for how many Raft entries a snapshot takes the place of: some MiB of log at the most.
+pub const SNAPSHOT_ENTRIES: u64 = 4_096;
+/// What may be chosen for it: a snapshot is the whole metadata, and a start replays what is behind it.
+pub const SNAPSHOT_ENTRIES_RANGE: (u64, u64) = (32, 1 << 20);
+/// A snapshot leaves one in so many of these entries in the log, for peers that lag a little.
+pub const SNAPSHOT_KEEP: u64 = 4;
+
 const _: () = {
     assert!(RETRY_MIN_MS < RETRY_MAX_MS && RETRY_MAX_MS < PROPOSE_RETRY_MS);
     assert!(PROPOSE_RETRY_MS > narad_core::defaults::ELECTION_MAX_MS * 3);

@@ -101,7 +101,10 @@ pub async fn run(
             break;
         }
         if *confirmed.borrow_and_update() {
-            mover.reconcile(&meta.borrow_and_update().clone());
+            // A statement of its own: the lock is held to the end of the statement, tasks that are spawned in
+            // there run at once, and a second read behind a waiting writer never ends.
+            let state = meta.borrow_and_update().clone();
+            mover.reconcile(&state);
             if swept.elapsed() >= Duration::from_millis(limits::JANITOR_MS) {
                 swept = Instant::now();
                 mover.clone().sweep();

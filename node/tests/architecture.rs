@@ -82,6 +82,51 @@ fn no_arrow_outside_the_table() {
     }
 }
 
+/// What is read of a watched value is copied out in a statement that does nothing else. The value's lock is held
+/// to the end of the statement; a task that is spawned runs at once, up to where it waits; and whoever reads a
+/// second time while the writer waits for the first never gets on, nor does anybody else: a node hung like that.
+#[test]
+fn no_lock_of_a_watched_value_is_held_while_anything_else_happens() {
+    let harmless = |line: &str| {
+        let plain = |rest: &str| {
+            let field = rest.trim_end_matches(';').trim_end_matches(".clone()");
+            field
+                .chars()
+                .all(|c| c.is_ascii_lowercase() || c == '_' || c == '.')
+        };
+        let (before, after) = line
+            .split_once(".borrow_and_update()")
+            .expect("it is there");
+        let copied = before.starts_with("let ") && after.ends_with(';') && plain(after);
+        // Of a condition it is dropped before the block; a flag is copied out of it.
+        let asked = ["if *", "while !*", "while *", "if !*"];
+        copied || asked.iter().any(|begin| before.starts_with(begin))
+    };
+    let mut seen = 0;
+    each_source(&root().join("node/src"), &mut |path, text| {
+        // openraft's own kind of watch has to hand the guard on.
+        if path.ends_with("raft/runtime/channels.rs") {
+            return;
+        }
+        for line in text.lines().map(str::trim) {
+            if line.contains(".borrow_and_update()") && !line.starts_with("assert") {
+                seen += 1;
+                assert!(harmless(line), "{}: {line}", path.display());
+            }
+        }
+    });
+    assert!(seen >= 5, "{seen}");
+    assert!(!harmless(
+        "mover.reconcile(&meta.borrow_and_update().clone());"
+    ));
+    assert!(!harmless(
+        "let n = count(&meta.borrow_and_update().clone());"
+    ));
+    assert!(!harmless(
+        "if let Some(x) = meta.borrow_and_update().clone() {"
+    ));
+}
+
 #[test]
 fn decisions_know_nothing_of_the_machine() {
     let core = root().join("node/core");

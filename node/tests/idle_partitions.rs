@@ -190,11 +190,10 @@ fn more_busy_partitions_than_open_files() {
     let (count, most) = (500, 800);
     let (mut cluster, addrs) = one_node("many-files", &[]);
     let node = &mut cluster.nodes[0];
-    let limit = std::process::Command::new("prlimit")
-        .args(["--pid", &node.pid().to_string()])
-        .arg(format!("--nofile={most}:{most}"))
-        .status();
-    assert!(limit.expect("util-linux is everywhere").success());
+    assert!(node.stop().success());
+    node.starter = vec!["prlimit".into(), format!("--nofile={most}:{most}")];
+    node.start();
+    node.wait_ready();
     with_client(addrs.clone(), async move |client| {
         topic(&client, "idle", count, TopicSettingsView::default()).await;
     });

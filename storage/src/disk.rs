@@ -6,6 +6,7 @@
 
 use crate::error::StorageError;
 use crate::fault::{self, Op};
+use crate::files::Counted;
 use crate::limits::{
     IO_CHUNK_BYTES, MIN_BLOCK_BYTES, SPARE_BUFFERS, SPARE_MIN_BYTES, TRIM_BLOCK_BYTES,
 };
@@ -77,34 +78,6 @@ pub(crate) async fn blocking<T: Send + 'static>(
         .map_err(|e| StorageError::io(op, path, e))
 }
 
-thread_local! {
-    static OPEN_FILES: Cell<u64> = const { Cell::new(0) };
-}
-
-/// Files that this executor's logs and copies hold open.
-#[must_use]
-pub fn open_files() -> u64 {
-    OPEN_FILES.with(Cell::get)
-}
-
-/// Counts one open file until it is dropped.
-#[derive(Debug)]
-struct Counted;
-
-impl Counted {
-    fn new() -> Self {
-        OPEN_FILES.with(|open| open.set(open.get() + 1));
-        Self
-    }
-}
-
-impl Drop for Counted {
-    fn drop(&mut self) {
-        // At the end of a thread there is nobody to count for.
-        let _ = OPEN_FILES.try_with(|open| open.set(open.get() - 1));
-    }
-}
-
 /// An open O_DIRECT file, for reading and writing.
 #[derive(Debug)]
 pub(crate) struct DiskFile {
@@ -147,20 +120,27 @@ impl DiskFile {
         }))
     }
 
-    /// The file as one whose writes are durable when they end.
-    async fn durable(&self) -> Result<Rc<DmaFile>> {
+    /// The file as one whose writes are durable when they end, unless it cannot be had.
+    async fn durable(&self) -> Option<Rc<DmaFile>> {
         if let Some((file, _)) = &*self.durable.borrow() {
-            return Ok(file.clone());
+            return Some(file.clone());
         }
-        let file = OpenOptions::new()
+        let opened = OpenOptions::new()
             .write(true)
             .custom_flags(nix::libc::O_DSYNC)
             .dma_open(&self.path)
-            .await
-            .map_err(|e| StorageError::io("open", &self.path, system_error(e)))?;
-        let file = Rc::new(file);
-        self.durable.replace(Some((file.clone(), Counted::new())));
-        Ok(file)
+            .await;
+        match opened {
+            Ok(file) => {
+                let file = Rc::new(file);
+                self.durable.replace(Some((file.clone(), Counted::new())));
+                Some(file)
+            }
+            Err(error) => {
+                tracing::debug!(path = %self.path.display(), %error, "synced in two steps");
+                None
+            }
+        }
     }
 
     pub(crate) fn path(&self) -> &Path {
@@ -184,7 +164,10 @@ impl DiskFile {
     /// just that, so what was written before counts as durable only if it changed the file's metadata, as
     /// filling reserved space does.
     pub(crate) async fn write_durably(&self, buffer: Rc<DmaBuffer>, pos: u64) -> Result<()> {
-        let file = self.durable().await?;
+        let Some(file) = self.durable().await else {
+            self.write(buffer, pos).await?;
+            return self.sync().await;
+        };
         self.write_to(&file, buffer, pos).await?;
         let op = Op::Sync { path: &self.path };
         fault::before(&op).map_err(|e| StorageError::io("sync", &self.path, e))?;

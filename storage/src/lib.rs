@@ -7,6 +7,7 @@
 
 pub mod error;
 pub mod fault;
+mod files;
 pub mod format;
 pub mod layout;
 pub mod limits;
@@ -25,9 +26,9 @@ mod extents;
 mod memory;
 mod store;
 
-pub use disk::open_files;
 pub use disk::prepare_executor;
 pub use error::{AppendError, StageError, StorageError};
+pub use files::{more_open_files_than, open_files};
 pub use format::batch::{Batch, StoredRecord};
 pub use format::record::{Record, RecordRef};
 pub use layout::{FoundCopy, FoundStaging};

@@ -443,8 +443,8 @@ impl Log {
 
     /// Closes files, and does nothing to the disk: for a process that may not open many. Appends and reads may
     /// go on at any time and open what they need.
-    pub async fn close_files(&self) {
-        self.0.close_files().await;
+    pub fn close_files(&self) {
+        self.0.forget_files();
     }
 
     /// Takes no more appends (from any clone), waits for those under way, and leaves everything in order

@@ -142,4 +142,7 @@ serve_args! {
     /// beginning; default: a day.
     #[arg(long, value_name = "MS", help_heading = "Storage", env = "NARAD_SCRUB_EVERY_MS")]
     scrub_every_ms: Option<u64>,
+    /// Changes of the metadata after which a snapshot of it takes their place in Raft's log; default: 4096.
+    #[arg(long, value_name = "N", help_heading = "Storage", env = "NARAD_SNAPSHOT_ENTRIES")]
+    snapshot_entries: Option<u64>,
 }

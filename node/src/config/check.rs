@@ -330,7 +330,14 @@ fn storage(args: &ServeArgs, problems: &mut Problems) -> StorageSettings {
         wal_cap_bytes: args.wal_cap_bytes,
         scrub_bytes_per_s: args.scrub_bytes_per_s.unwrap_or(limits::SCRUB_BYTES_PER_S),
         scrub_every_ms: args.scrub_every_ms.unwrap_or(limits::SCRUB_EVERY_MS),
+        snapshot_entries: args.snapshot_entries.unwrap_or(limits::SNAPSHOT_ENTRIES),
     };
+    let (least, most) = limits::SNAPSHOT_ENTRIES_RANGE;
+    problems.check(
+        (least..=most).contains(&s.snapshot_entries),
+        "--snapshot-entries",
+        || format!("must be {least} to {most}"),
+    );
     problems.check(
         (1 << 20..=16 << 30).contains(&s.segment_bytes),
         "--segment-bytes",

@@ -157,6 +157,12 @@ impl<M: Machine> RaftStateMachine<TypeConfig> for MachineAdaptor<M> {
             .borrow_mut()
             .membership_changed(&MembershipView::from(&self.membership));
         self.publish();
+        let index = meta.last_log_id.as_ref().map(|id| id.index);
+        tracing::info!(
+            index,
+            bytes = snapshot.len(),
+            "the metadata came as a snapshot"
+        );
         Ok(())
     }
 

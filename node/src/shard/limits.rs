@@ -76,8 +76,9 @@ pub(crate) const SOURCE_TICK_MS: u64 = 250;
 pub(crate) const RETENTION_TICK_MS: u64 = 10_000;
 /// Interval at which idle logs are looked for, in ms; one that did nothing for as long is trimmed.
 pub(crate) const IDLE_TICK_MS: u64 = 10_000;
-/// Interval at which open files are counted, in ms: between two looks a burst of first appends opens some hundred.
-pub(crate) const FILES_TICK_MS: u64 = 100;
+/// Pause after logs had to close files because there were too many, in ms: what is in use is closed with the
+/// append or read that uses it.
+pub(crate) const FILES_PAUSE_MS: u64 = 5;
 /// After a start, scrubbing waits for what is more urgent, in ms.
 pub(crate) const SCRUB_FIRST_MS: u64 = 60_000;
 /// Pause between two partitions, in ms, so that many small ones do not run in a burst.

@@ -6,7 +6,7 @@
 //! is being closed.
 
 use crate::shard::limits::{
-    FILES_TICK_MS, IDLE_TICK_MS, SCRUB_FIRST_MS, SCRUB_LOOK_MS, SCRUB_PAUSE_MS,
+    FILES_PAUSE_MS, IDLE_TICK_MS, SCRUB_FIRST_MS, SCRUB_LOOK_MS, SCRUB_PAUSE_MS,
 };
 use crate::shard::partition::Partition;
 use crate::shard::shard::Shard;
@@ -47,20 +47,14 @@ pub(crate) async fn trim_idle(shard: Rc<Shard>) {
 }
 
 /// Keeps the open files of this shard's logs within its part of what the process may open: where there are more,
-/// those that did nothing since the last look are closed, then any.
+/// those that did nothing for longest are closed.
 pub(crate) async fn bound_files(shard: Rc<Shard>) {
     let shards = u64::from(shard.ctx.config.shards).max(1);
+    // The other half is for connections, copies and Raft.
+    let most = crate::process::files::allowed() / (2 * shards);
     let mut before: BTreeMap<CopyId, u64> = BTreeMap::new();
     loop {
-        pause(FILES_TICK_MS).await;
-        // The other half is for connections, copies and Raft.
-        let most = crate::process::files::allowed() / (2 * shards);
-        // A few more are opened until the next look.
-        let enough = most / 4 * 3;
-        if narad_storage::open_files() <= enough {
-            before.clear();
-            continue;
-        }
+        narad_storage::more_open_files_than(most).await;
         let open = shard.open_partitions().into_iter();
         let open: Vec<_> = open.filter(|one| one.log.has_open_files()).collect();
         let (quiet, busy): (Vec<_>, Vec<_>) = open
@@ -70,10 +64,12 @@ pub(crate) async fn bound_files(shard: Rc<Shard>) {
             if narad_storage::open_files() <= most / 2 {
                 break;
             }
-            partition.log.close_files().await;
+            partition.log.close_files();
         }
         let seen = open.iter().map(|one| (one.copy, one.log.activity()));
         before = seen.collect();
+        // Those that are in use are closed when that is over.
+        pause(FILES_PAUSE_MS).await;
     }
 }
 

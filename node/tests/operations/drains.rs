@@ -71,3 +71,43 @@ fn two_drains_while_two_nodes_join_end_with_the_planned_ownership() {
     });
     wait_consumed(&server, "t", &lines);
 }
+
+#[test]
+fn of_two_drains_one_is_cancelled_and_the_other_ends() {
+    // One after the other, so that the cancel comes in the middle.
+    let mut cluster = Cluster::founders("drain-two", 5, &[]);
+    for node in &mut cluster.nodes {
+        for limit in ["--max-in-flight-moves", "--max-moves-in", "--max-moves-out"] {
+            node.set(limit, "1");
+        }
+    }
+    cluster.start_all();
+    cluster.wait_ready();
+    let leader = cluster.leader();
+    let server = cluster.node(&leader).addr();
+    ok(&server, &["topic", "create", "t", "--partitions", "40"]);
+    let lines = produce_everywhere(&server, "t", 40, 10);
+    let mut others = cluster.nodes.iter().map(|node| node.id.clone());
+    let goes = others.find(|id| *id != leader).expect("five nodes");
+    let stays = others.find(|id| *id != leader).expect("five nodes");
+    for id in [&goes, &stays] {
+        ok(&server, &["cluster", "decommission", id]);
+    }
+    wait_for("the first has moved", || {
+        let owned = |id: &str| cluster.nodes[0].member(id)?["owned"].as_u64();
+        (owned(&stays)? + owned(&goes)? < 16).then_some(())
+    });
+    ok(&server, &["cluster", "decommission", &stays, "--cancel"]);
+    let told = ok(&server, &["cluster", "decommission", &goes, "--wait"]);
+    assert!(told.contains("is out of the cluster"), "{told}");
+    assert!(cluster.node(&goes).wait_end().success());
+    wait_for("the rest own ten each", || {
+        let view = cluster.node(&leader).get("/v1/cluster/members")?;
+        let members = view["members"].as_array()?;
+        let even = members
+            .iter()
+            .all(|m| m["owned"] == 10 && m["draining"] == false && m["inbound"] == 0);
+        (members.len() == 4 && even).then_some(())
+    });
+    wait_consumed(&server, "t", &lines);
+}

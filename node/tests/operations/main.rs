@@ -6,6 +6,7 @@ mod client;
 #[path = "../support/mod.rs"]
 mod support;
 
+mod asked;
 mod cancelled;
 mod controller;
 mod disk_errors;
@@ -16,6 +17,7 @@ mod handbook;
 mod removed;
 mod service;
 mod session;
+mod snapshots;
 mod worst_day;
 
 use std::collections::BTreeSet;

@@ -76,6 +76,8 @@ pub struct Node {
     args: Vec<String>,
     /// Variables of its next start only.
     pub next_env: Vec<(String, String)>,
+    /// A program, with its arguments, that becomes the node in the end.
+    pub starter: Vec<String>,
     child: Option<Child>,
 }
 
@@ -109,7 +111,10 @@ impl Node {
             .append(true)
             .open(&self.log)
             .expect("the log can be written");
-        let child = Command::new(env!("CARGO_BIN_EXE_narad"))
+        let program = env!("CARGO_BIN_EXE_narad").to_owned();
+        let mut words = self.starter.iter().chain([&program]);
+        let child = Command::new(words.next().expect("the program at least"))
+            .args(words)
             .args(&self.args)
             .env_remove("NARAD_CONFIG")
             .envs(self.next_env.drain(..))
@@ -252,6 +257,7 @@ impl Cluster {
             dir,
             args,
             next_env: Vec::new(),
+            starter: Vec::new(),
             child: None,
         });
         self.nodes.len() - 1

@@ -184,16 +184,9 @@ impl Store {
         Ok(())
     }
 
-    /// Closes files and nothing else; whoever wants one opens it again.
-    pub(crate) async fn close_files(self: &Rc<Self>) {
-        let Ok(_permit) = self.writing.acquire_permit(1).await else {
-            unreachable!("the writer's lock is never closed");
-        };
-        self.prepared().await;
-        self.forget_files();
-    }
-
-    fn forget_files(&self) {
+    /// Closes files and nothing else. Whoever uses one keeps it until that is done, and whoever wants one opens
+    /// it again.
+    pub(crate) fn forget_files(&self) {
         for segment in &mut self.state.borrow_mut().segments {
             segment.file = None;
         }
