@@ -3,6 +3,8 @@
 //! What this file keeps true: nothing in this crate grows without one of these limits, and limits
 //! that depend on each other are tied together by assertions at compile time.
 
+use std::time::Duration;
+
 /// Newest on-disk format that this build reads and writes.
 pub const FORMAT_VERSION: u32 = 1;
 
@@ -152,6 +154,15 @@ pub const CHECKPOINT_BYTES: u64 = 64 << 20;
 
 /// Largest chunk that staging takes at once.
 pub const STAGE_CHUNK_BYTES: usize = 4 << 20;
+
+/// Of a directory that is removed, files from this length on go one by one.
+pub const REMOVE_LARGE_BYTES: u64 = 16 << 20;
+
+/// Rest after each of them, in times of what it took: a removal has at most a fifth of the disk's time.
+pub const REMOVE_REST: u32 = 4;
+
+/// Longest such rest: a copy of a thousand segments is gone within minutes.
+pub const REMOVE_REST_MAX: Duration = Duration::from_millis(200);
 
 /// Chunks of a copy that are on their way to the disk at once.
 pub const STAGE_DEPTH: usize = 8;
