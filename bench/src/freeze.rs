@@ -25,6 +25,22 @@ use narad_wire::error::WireError;
 pub(crate) use partition::Partition;
 use std::path::PathBuf;
 use std::rc::Rc;
+use std::time::Duration;
+
+/// After a move, until the next one and the bare steps.
+const REST: Duration = Duration::from_secs(1);
+/// Replays of the bare steps of which the median stands beside a move: one that something disturbs says nothing.
+const REPLAYS: usize = 5;
+
+/// What the bare steps take here and now.
+fn typical(bare: &mut bare::Bare) -> std::io::Result<Duration> {
+    let mut took = [Duration::ZERO; REPLAYS];
+    for one in &mut took {
+        *one = bare.replay()?;
+    }
+    took.sort_unstable();
+    Ok(took[REPLAYS / 2])
+}
 
 /// Arguments.
 #[derive(Clone, Debug, clap::Args)]
@@ -237,8 +253,10 @@ async fn all(
         eprintln!("freeze: sizes, round {} of {}", round + 1, args.moves);
         for partition in &mut sizes {
             partition.one_move().await?;
+            // Its old copy is being given back to the disk, which is no part of either side.
+            glommio::timer::sleep(REST).await;
             if let Some(bare) = bare {
-                partition.bare(bare.replay().map_err(FreezeError::Bare)?);
+                partition.bare(typical(bare).map_err(FreezeError::Bare)?);
             }
         }
     }
