@@ -39,21 +39,22 @@ impl Throttle {
 
     /// What the writes of all throttled copies pass through, under the bound of this moment.
     pub(super) fn gate(&self) -> &Rc<WriteGate> {
-        let most = self.pace.under_way_bytes.load(Ordering::Relaxed);
-        if most > 0 {
-            self.gate.set_most_bytes(most);
-        }
+        self.gate.set_most_bytes(self.under_way_bytes());
         &self.gate
+    }
+
+    fn under_way_bytes(&self) -> u64 {
+        match self.pace.under_way_bytes.load(Ordering::Relaxed) {
+            0 => Limits::NONE.under_way_bytes,
+            most => most,
+        }
     }
 
     /// Bytes of one write: a part of that bound, so that one write is short as well.
     pub(super) fn chunk_bytes(&self) -> usize {
-        let most = self.pace.under_way_bytes.load(Ordering::Relaxed);
-        let most = usize::try_from(most).unwrap_or(usize::MAX);
-        match most / CHUNKS {
-            0 => CHUNK_BYTES,
-            part => (part / CHUNK_MIN_BYTES * CHUNK_MIN_BYTES).clamp(CHUNK_MIN_BYTES, CHUNK_BYTES),
-        }
+        let most = usize::try_from(self.under_way_bytes()).unwrap_or(usize::MAX);
+        let part = most / CHUNKS / CHUNK_MIN_BYTES * CHUNK_MIN_BYTES;
+        part.clamp(CHUNK_MIN_BYTES, CHUNK_BYTES)
     }
 
     /// Looks at the limit in force.

@@ -71,7 +71,10 @@ impl Turn {
             | TargetEffect::Interrupt
             | TargetEffect::Report(_) => true,
             TargetEffect::CopyRanges { ranges, renew, .. } => {
-                let bytes: u64 = ranges.iter().map(|range| range.to - range.from).sum();
+                // Their bounds are what a peer has claimed.
+                let bytes = ranges.iter().fold(0_u64, |sum, range| {
+                    sum.saturating_add(range.to.saturating_sub(range.from))
+                });
                 renew.is_some() || bytes <= TURN_PASS_BYTES
             }
             TargetEffect::CheckLocal
@@ -140,7 +143,16 @@ mod tests {
                 first.before(&kept);
                 assert_eq!(turns.available_permits(), 0);
             }
-            first.before(&pass(TURN_PASS_BYTES + 1));
+            let mut nonsense = pass(u64::MAX);
+            if let TargetEffect::CopyRanges { ranges, .. } = &mut nonsense {
+                let backwards = narad_core::moves::target::CopyRange {
+                    from: 1,
+                    to: 0,
+                    ..ranges[0]
+                };
+                ranges.extend([ranges[0], backwards]);
+            }
+            first.before(&nonsense);
             assert!(waits.await, "the tail has grown");
             assert!(!second.waited().await);
             drop(second);

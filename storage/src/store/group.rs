@@ -377,15 +377,11 @@ impl Writing {
         group: &mut [Pending],
     ) -> Result<(bool, u32, Vec<u64>), StorageError> {
         // Several writes that are each durable would be as many syncs.
-        let alone = self.writes.is_empty();
+        let durable = self.writes.is_empty() && self.held.is_some();
         let last = match self.held.take() {
-            Some((piece, at)) => write(self.file.clone(), piece, at, alone)
-                .await
-                .map(|back| (back, alone)),
-            None => Ok((None, false)),
+            Some((piece, at)) => write(self.file.clone(), piece, at, durable).await,
+            None => Ok(None),
         };
-        let durable = matches!(last, Ok((_, true)));
-        let last = last.map(|(back, _)| back);
         // Also behind one that failed all have ended before it is told: the log is reopened, and written
         // to the same bytes, after that.
         let mut ended = join_all(self.writes).await;

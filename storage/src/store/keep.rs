@@ -142,11 +142,7 @@ impl Store {
             .segments
             .last()
             .is_some_and(|s| state.active && state.allocated > footer_at(s.totals.len));
-        reserved
-            || state.segments.iter().any(|s| s.file.is_some())
-            || !state.stashes.is_empty()
-            || !state.cache.is_empty()
-            || self.meta_file.borrow().is_some()
+        reserved || !state.stashes.is_empty() || !state.cache.is_empty() || self.has_open_files()
     }
 
     /// Gives back the space reserved ahead and memory, and closes files; appends may go on afterwards.
