@@ -18,6 +18,10 @@ use serde_json::Value;
 use std::process::ExitCode;
 use std::rc::Rc;
 
+/// The node's, for what is measured in this process.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 /// Measures and checks a Narad cluster from outside.
 #[derive(Debug, Parser)]
 #[command(version, about, max_term_width = 100, arg_required_else_help = true)]
@@ -62,6 +66,7 @@ enum Command {
 }
 
 fn main() -> ExitCode {
+    narad_storage::memory::keep_freed();
     let cli = Cli::parse();
     let stop = Stop::install();
     let executor = glommio::LocalExecutorBuilder::new(glommio::Placement::Unbound)

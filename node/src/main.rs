@@ -6,5 +6,6 @@
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> std::process::ExitCode {
+    narad_storage::memory::keep_freed();
     narad::cli::run()
 }

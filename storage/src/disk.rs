@@ -29,12 +29,11 @@ const SUBMIT_WAIT: Duration = Duration::from_micros(1);
 /// Lets O_DIRECT reads work on this executor; call it before anything else of this crate, on every
 /// executor, with a directory on the disk that will be used. On some disks the runtime decides from
 /// a read of an empty file that polling for completions is supported; a file with content shows it
-/// the truth. It also makes the process's allocator keep the memory of buffers.
+/// the truth.
 ///
 /// # Errors
 /// When no file can be written in `dir`.
 pub async fn prepare_executor(dir: &Path) -> Result<()> {
-    crate::memory::keep_buffers();
     let path = dir.join(format!(
         ".probe-{}-{}",
         std::process::id(),

@@ -12,6 +12,7 @@ pub mod format;
 pub mod layout;
 pub mod limits;
 pub mod log;
+pub mod memory;
 pub mod offline;
 pub mod options;
 #[cfg(feature = "failpoints")]
@@ -23,7 +24,6 @@ pub mod wal;
 mod aligned;
 mod disk;
 mod extents;
-mod memory;
 mod store;
 
 pub use disk::prepare_executor;

@@ -3,9 +3,12 @@
 //! What this file keeps true: no queue, buffer, retry or wait in this crate is without a number
 //! here, and numbers that depend on one another are tied by assertions.
 
-/// Buffer of each half of an RPC connection, in bytes: one system call then carries many small
+/// Buffer of the writing half of an RPC connection, in bytes: one system call then carries many small
 /// calls, and a batch of records goes out in few.
-pub const RPC_BUFFER_BYTES: usize = 64 << 10;
+pub const RPC_WRITE_BUFFER_BYTES: usize = 64 << 10;
+/// Buffer of the reading half: one system call carries many small calls. What a large message has beyond
+/// it is read to where it stays, and not copied once more.
+pub const RPC_READ_BUFFER_BYTES: usize = 16 << 10;
 
 /// Most records of one `produce` or `append` call.
 pub const BATCH_MAX_RECORDS: usize = 10_000;

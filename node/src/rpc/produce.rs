@@ -17,7 +17,7 @@ use narad_core::ids::{PartitionIndex, WallMs};
 use narad_schema::client_capnp::node;
 use narad_storage::{Batch, Record, RecordRef};
 use narad_wire::convert::{list_len, record_ref, write_fault};
-use narad_wire::error::{WireError, WireFault};
+use narad_wire::error::WireFault;
 use narad_wire::limits::{BATCH_MAX_BYTES, BATCH_MAX_RECORDS};
 
 /// Places the records of one call.
@@ -91,6 +91,8 @@ fn read(params: &node::ProduceParams) -> Result<Request, WireFault> {
             BATCH_MAX_RECORDS,
         ));
     }
+    let now = wall_ms();
+    let mut records = Vec::with_capacity(count);
     let (mut bytes, mut keyed) = (0usize, false);
     for reader in list.iter() {
         let record = record_ref(reader).map_err(malformed)?;
@@ -103,6 +105,15 @@ fn read(params: &node::ProduceParams) -> Result<Request, WireFault> {
                 BATCH_MAX_BYTES,
             ));
         }
+        records.push(RecordRef {
+            time: if record.time == WallMs(0) {
+                now
+            } else {
+                record.time
+            },
+            key: record.key,
+            value: record.value,
+        });
     }
     let partition = match params.get_partition() {
         -1 => None,
@@ -113,28 +124,12 @@ fn read(params: &node::ProduceParams) -> Result<Request, WireFault> {
             )
         })?)),
     };
-    let now = wall_ms();
-    let stored = list.iter().map(|reader| {
-        let record = record_ref(reader)?;
-        Ok::<_, WireError>(RecordRef {
-            time: if record.time == WallMs(0) {
-                now
-            } else {
-                record.time
-            },
-            key: record.key,
-            value: record.value,
-        })
-    });
     let records = if partition.is_some() || !keyed || count == 1 {
         let mut batch = Batch::with_capacity(count, bytes);
-        for record in stored {
-            batch.push(record.map_err(malformed)?);
-        }
+        records.into_iter().for_each(|record| batch.push(record));
         Taken::Together(batch)
     } else {
-        let records = stored.map(|record| record.map(|record| record.to_record()));
-        Taken::Apart(records.collect::<Result<_, _>>().map_err(malformed)?)
+        Taken::Apart(records.iter().map(RecordRef::to_record).collect())
     };
     Ok(Request {
         topic,

@@ -4,6 +4,7 @@
 //! it copies no record once more; a large one lies in aligned memory with room for the frame's header in
 //! front, and is written from there; a record taken out of a batch keeps the batch's memory alive.
 
+use super::crc;
 use super::record::{Record, RecordRef, Records};
 use crate::aligned::Aligned;
 use crate::limits::{
@@ -236,7 +237,7 @@ impl Batch {
         if self.payload_len < COMBINE_MIN_BYTES || self.crc_at == 0 {
             return crc32c::crc32c_append(before, self.payload());
         }
-        crc32c::crc32c_combine(before, self.plain_crc(), self.payload_len)
+        crc::join(before, self.plain_crc(), self.payload_len)
     }
 
     /// Whether it can be written from where it is.

@@ -4,6 +4,7 @@
 //! and decoding never panics whatever the bytes are.
 
 pub mod batch;
+pub(crate) mod crc;
 pub mod frame;
 pub mod list;
 pub mod meta;

@@ -32,8 +32,8 @@ where
 {
     let (read, write) = stream.split();
     let network = twoparty::VatNetwork::new(
-        BufReader::with_capacity(limits::RPC_BUFFER_BYTES, read),
-        BufWriter::with_capacity(limits::RPC_BUFFER_BYTES, write),
+        BufReader::with_capacity(limits::RPC_READ_BUFFER_BYTES, read),
+        BufWriter::with_capacity(limits::RPC_WRITE_BUFFER_BYTES, write),
         side,
         reader_options(),
     );
