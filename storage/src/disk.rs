@@ -82,6 +82,8 @@ pub(crate) async fn blocking<T: Send + 'static>(
 #[derive(Debug)]
 pub(crate) struct DiskFile {
     file: DmaFile,
+    /// Every write is durable when it ends.
+    synced: bool,
     /// The same file opened so that a write is durable when it ends; opened with the first such write.
     durable: RefCell<Option<(Rc<DmaFile>, Counted)>>,
     path: PathBuf,
@@ -91,15 +93,20 @@ pub(crate) struct DiskFile {
 impl DiskFile {
     /// Opens an existing file.
     pub(crate) async fn open(path: &Path) -> Result<Rc<Self>> {
-        Self::open_with(path, false).await
+        Self::open_with(path, false, false).await
     }
 
     /// Makes the file, or opens it when it exists. Its directory is not synced.
     pub(crate) async fn create(path: &Path) -> Result<Rc<Self>> {
-        Self::open_with(path, true).await
+        Self::open_with(path, true, false).await
     }
 
-    async fn open_with(path: &Path, create: bool) -> Result<Rc<Self>> {
+    /// As [`Self::create`], for a small file of which every write is one with [`Self::write_durably`].
+    pub(crate) async fn create_synced(path: &Path) -> Result<Rc<Self>> {
+        Self::open_with(path, true, true).await
+    }
+
+    async fn open_with(path: &Path, create: bool, synced: bool) -> Result<Rc<Self>> {
         let fail = |e| StorageError::io("open", path, e);
         fault::before(&Op::Open { path, create }).map_err(fail)?;
         let file = OpenOptions::new()
@@ -107,6 +114,7 @@ impl DiskFile {
             .write(true)
             .create(create)
             .mode(0o640)
+            .custom_flags(if synced { nix::libc::O_DSYNC } else { 0 })
             .dma_open(path)
             .await
             .map_err(|e| fail(system_error(e)))?;
@@ -114,6 +122,7 @@ impl DiskFile {
         let path = path.to_path_buf();
         Ok(Rc::new(Self {
             file,
+            synced,
             durable: RefCell::default(),
             path,
             _counted: Counted::new(),
@@ -164,11 +173,14 @@ impl DiskFile {
     /// just that, so what was written before counts as durable only if it changed the file's metadata, as
     /// filling reserved space does.
     pub(crate) async fn write_durably(&self, buffer: Rc<DmaBuffer>, pos: u64) -> Result<()> {
-        let Some(file) = self.durable().await else {
+        if self.synced {
+            self.write_to(&self.file, buffer, pos).await?;
+        } else if let Some(file) = self.durable().await {
+            self.write_to(&file, buffer, pos).await?;
+        } else {
             self.write(buffer, pos).await?;
             return self.sync().await;
-        };
-        self.write_to(&file, buffer, pos).await?;
+        }
         let op = Op::Sync { path: &self.path };
         fault::before(&op).map_err(|e| StorageError::io("sync", &self.path, e))?;
         fault::after(&op);
@@ -533,10 +545,17 @@ pub(crate) async fn submit() {
     glommio::timer::sleep(SUBMIT_WAIT).await;
 }
 
-/// Writes these bytes at the start of the file, and zeros behind them up to `room` or the next block;
+/// Writes these bytes at the start of the file, and zeros behind them up to `room` or the next block, durably;
 /// returns where that ends.
 pub(crate) async fn write_whole(file: &DiskFile, bytes: &[u8], room: u64) -> Result<u64> {
     let block = file.block();
+    let end = room.max(bytes.len() as u64).next_multiple_of(block);
+    if end <= IO_CHUNK_BYTES as u64 {
+        let mut whole = bytes.to_vec();
+        whole.resize(end as usize, 0);
+        file.write_durably(buffer_of(&whole, block), 0).await?;
+        return Ok(end);
+    }
     let mut at = 0;
     for piece in bytes.chunks(IO_CHUNK_BYTES) {
         file.write(buffer_of(piece, block), at).await?;
@@ -548,6 +567,7 @@ pub(crate) async fn write_whole(file: &DiskFile, bytes: &[u8], room: u64) -> Res
         file.write(buffer_of(&vec![0; len], block), at).await?;
         at += len as u64;
     }
+    file.sync().await?;
     Ok(at)
 }
 

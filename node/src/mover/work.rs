@@ -13,11 +13,12 @@ use super::source::Source;
 use super::told::Saved;
 use super::turn::Turn;
 use crate::messages::{LocalCopies, ProposeError, ShardRequest};
+use futures::future::join;
 use narad_core::copy::SegmentState;
 use narad_core::ids::{CopyId, Epoch, HandoffId, MoveId, NodeId, PartitionKey};
 use narad_core::meta::{Command, Reply};
 use narad_core::moves::target::{Confirmed, OwnerLife, ProposeOutcome, TargetEffect, TargetInput};
-use narad_storage::Staging;
+use narad_storage::{Installed, Staging};
 use narad_wire::bulk::BulkStream;
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -38,6 +39,8 @@ pub(super) struct Work {
     /// When what the source told was saved last.
     saved_at: Cell<Option<Instant>>,
     turn: Turn,
+    /// What was installed, for the shard, which is told once the flip is on its way.
+    installed: RefCell<Option<(CopyId, Installed)>>,
     pub(super) interrupt: Interrupt,
     /// Bytes received by the copy that runs.
     pub(super) live_bytes: Cell<u64>,
@@ -83,6 +86,7 @@ impl Work {
             token: Cell::new(0),
             saved: RefCell::default(),
             saved_at: Cell::new(None),
+            installed: RefCell::new(None),
             interrupt: Interrupt::default(),
             live_bytes: Cell::new(0),
             copied: Cell::default(),
@@ -217,7 +221,14 @@ impl Work {
         }
         let began = Instant::now();
         let lost = crate::failpoint::loses_reply(&command);
-        let outcome = match self.mover.ctx.propose(command).await {
+        // In this order: the flip is on its way to the control core before the shard has work.
+        let asked = join(self.mover.ctx.propose(command), async {
+            if flip {
+                self.tell_installed();
+            }
+        });
+        let (answer, ()) = asked.await;
+        let outcome = match answer {
             _ if lost => ProposeOutcome::Unknown,
             Ok((_, Reply::Done { index })) => ProposeOutcome::Done { index },
             Ok((_, Reply::Refused { refusal })) => ProposeOutcome::Refused(refusal),
@@ -233,6 +244,15 @@ impl Work {
             self.freeze.set(freeze);
         }
         TargetInput::Proposed(outcome)
+    }
+
+    /// Tells the shard what it will serve. Only saves it a look at the disk: one with a full queue may do without.
+    fn tell_installed(&self) {
+        if let Some((copy, installed)) = self.installed.take() {
+            let installed = Some(installed);
+            let shard = self.mover.ctx.shard(self.key);
+            let _ = shard.try_send(ShardRequest::Installed { copy, installed });
+        }
     }
 
     async fn freeze_source(&self, handoff_id: HandoffId) -> TargetInput {

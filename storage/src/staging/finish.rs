@@ -55,7 +55,6 @@ impl Staging {
         if self.meta_file.is_none() {
             let file = open_meta(&self.dir).await?;
             disk::write_whole(&file, &[], 2 * META_SLOT_BYTES as u64).await?;
-            file.sync().await?;
             self.meta_file = Some(file);
         }
         let list = SegmentList {
@@ -66,7 +65,6 @@ impl Staging {
         };
         let file = self.open_list().await?;
         self.list_room = disk::write_whole(&file, &list.encode(), self.list_room).await?;
-        file.sync().await?;
         if let Some(last) = self.segments.last_mut() {
             last.complete().await?;
         }
@@ -79,7 +77,7 @@ impl Staging {
         if let Some(file) = &self.list_file {
             return Ok(file.clone());
         }
-        let file = DiskFile::create(&self.dir.join(LIST_FILE)).await?;
+        let file = DiskFile::create_synced(&self.dir.join(LIST_FILE)).await?;
         self.dir_dirty = true;
         self.list_file = Some(file.clone());
         Ok(file)
@@ -166,10 +164,7 @@ impl Staging {
         };
         let (list_file, room, bytes) = (self.open_list().await?, self.list_room, list.encode());
         let data = join_all(self.segments.iter_mut().map(StagedSegment::complete));
-        let listing = async {
-            let end = disk::write_whole(&list_file, &bytes, room).await?;
-            list_file.sync().await.map(|()| end)
-        };
+        let listing = disk::write_whole(&list_file, &bytes, room);
         let facts = join(listing, write_slot(&file, &meta));
         // All of it has ended before a failure is told: the same files may be opened again then.
         let (data, (listed, slot)) = join(data, facts).await;

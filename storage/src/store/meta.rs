@@ -17,7 +17,7 @@ pub(crate) const META_FILE: &str = "meta";
 pub(crate) async fn open_meta(dir: &Path) -> Result<Rc<DiskFile>, StorageError> {
     let path = dir.join(META_FILE);
     let whole = 2 * META_SLOT_BYTES as u64;
-    let file = DiskFile::create(&path).await?;
+    let file = DiskFile::create_synced(&path).await?;
     if file.len().await? < whole {
         file.allocate(whole).await?;
         disk::sync_dir(dir).await?;
@@ -28,9 +28,8 @@ pub(crate) async fn open_meta(dir: &Path) -> Result<Rc<DiskFile>, StorageError> 
 /// Writes one slot durably.
 pub(crate) async fn write_slot(file: &DiskFile, meta: &Meta) -> Result<(), StorageError> {
     let bytes = disk::buffer_of(&meta.encode(), file.block());
-    file.write(bytes, meta.slot() * META_SLOT_BYTES as u64)
-        .await?;
-    file.sync().await
+    file.write_durably(bytes, meta.slot() * META_SLOT_BYTES as u64)
+        .await
 }
 
 impl Store {

@@ -311,15 +311,7 @@ impl Work {
         self.freeze.set(freeze);
         match installed {
             Ok(installed) => {
-                // Only saves a look at the disk: a shard with a full queue may do without.
-                let _ = self
-                    .mover
-                    .ctx
-                    .shard(self.key)
-                    .try_send(ShardRequest::Installed {
-                        copy: next,
-                        installed: Some(installed),
-                    });
+                self.installed.replace(Some((next, installed)));
                 TargetInput::Installed
             }
             Err(error) => failed(error),
@@ -328,6 +320,7 @@ impl Work {
 
     pub(super) async fn roll_back(&self, copy: CopyId) -> TargetInput {
         self.staging.replace(None);
+        self.installed.replace(None);
         let forget = ShardRequest::Installed {
             copy,
             installed: None,
