@@ -8,8 +8,7 @@ use crate::error::StorageError;
 use crate::fault::{self, Op};
 use crate::files::Counted;
 use crate::limits::{
-    IO_CHUNK_BYTES, MIN_BLOCK_BYTES, REMOVE_LARGE_BYTES, REMOVE_REST, REMOVE_REST_MAX,
-    SPARE_BUFFERS, SPARE_MIN_BYTES, TRIM_BLOCK_BYTES,
+    IO_CHUNK_BYTES, MIN_BLOCK_BYTES, SPARE_BUFFERS, SPARE_MIN_BYTES, TRIM_BLOCK_BYTES,
 };
 use glommio::GlommioError;
 use glommio::io::{DmaBuffer, DmaFile, OpenOptions, ReadResult};
@@ -19,7 +18,7 @@ use std::fs;
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 type Result<T> = std::result::Result<T, StorageError>;
 
@@ -336,7 +335,7 @@ pub(crate) fn read_small_now(path: &Path, limit: usize) -> io::Result<Option<Vec
     Ok(Some(bytes))
 }
 
-fn sync_parent(path: &Path) -> io::Result<()> {
+pub(crate) fn sync_parent(path: &Path) -> io::Result<()> {
     let parent = path.parent().unwrap_or(Path::new("/"));
     fs::File::open(parent)?.sync_all()
 }
@@ -419,37 +418,6 @@ pub(crate) async fn remove_file(path: &Path) -> Result<()> {
     blocking("remove", path, move || match fs::remove_file(file) {
         Err(e) if e.kind() != io::ErrorKind::NotFound => Err(e),
         _ => Ok(()),
-    })
-    .await?;
-    fault::after(&op);
-    Ok(())
-}
-
-/// Removes a directory with everything in it, durably. Large files go one by one, with pauses: giving back gigabytes at
-/// once keeps some disks from everything else for tens of milliseconds.
-pub(crate) async fn remove_tree(path: &Path) -> Result<()> {
-    let op = Op::Remove { path };
-    fault::before(&op).map_err(|e| StorageError::io("remove", path, e))?;
-    for name in list_dir(path).await? {
-        let file = path.join(name);
-        let began = Instant::now();
-        let was_large = blocking("remove", path, move || {
-            let meta = fs::symlink_metadata(&file)?;
-            let large = meta.is_file() && meta.len() >= REMOVE_LARGE_BYTES;
-            if large {
-                fs::remove_file(&file)?;
-            }
-            Ok(large)
-        });
-        if was_large.await? {
-            let pause = (began.elapsed() * REMOVE_REST).min(REMOVE_REST_MAX);
-            glommio::timer::sleep(pause).await;
-        }
-    }
-    let dir = path.to_path_buf();
-    blocking("remove", path, move || {
-        fs::remove_dir_all(&dir)?;
-        sync_parent(&dir)
     })
     .await?;
     fault::after(&op);

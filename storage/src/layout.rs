@@ -8,6 +8,7 @@ use crate::error::StorageError;
 use crate::format::FormatError;
 use crate::format::meta;
 use crate::limits::{FORMAT_VERSION, META_SLOT_BYTES};
+use crate::removal;
 use narad_core::copy::InstallMark;
 use narad_core::ids::{CopyId, Epoch, MoveId, Offset, PartitionIndex, PartitionKey, TopicId};
 use std::io;
@@ -212,7 +213,8 @@ pub async fn delete_asides(root: &Path, key: PartitionKey) -> Result<(), Storage
     let prefix = format!("t{}-p{}-m", key.topic, key.partition);
     for name in disk::list_dir(&dir).await? {
         if name.starts_with(&prefix) {
-            disk::remove_tree(&dir.join(name)).await?;
+            let grave = root.join("deleting").join(format!("{ASIDE}-{name}"));
+            bury(&dir.join(name), &grave).await?;
         }
     }
     Ok(())
@@ -299,13 +301,13 @@ pub async fn delete_staging(
 
 async fn bury(path: &Path, grave: &Path) -> Result<(), StorageError> {
     if disk::exists(grave).await? {
-        disk::remove_tree(grave).await?;
+        removal::remove_tree(grave).await?;
     }
     if let Some(parent) = grave.parent() {
         disk::create_dir(parent).await?;
     }
     disk::rename(path, grave).await?;
-    disk::remove_tree(grave).await
+    removal::remove_tree(grave).await
 }
 
 /// Finishes deletions that a crash has interrupted; call once at start.
@@ -315,7 +317,7 @@ async fn bury(path: &Path, grave: &Path) -> Result<(), StorageError> {
 pub async fn finish_deletions(root: &Path) -> Result<(), StorageError> {
     let dir = root.join("deleting");
     for name in disk::list_dir(&dir).await? {
-        disk::remove_tree(&dir.join(name)).await?;
+        removal::remove_tree(&dir.join(name)).await?;
     }
     Ok(())
 }

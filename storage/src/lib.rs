@@ -24,6 +24,7 @@ pub mod wal;
 mod aligned;
 mod disk;
 mod extents;
+mod removal;
 mod store;
 
 pub use disk::prepare_executor;

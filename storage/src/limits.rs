@@ -156,14 +156,14 @@ pub const CHECKPOINT_BYTES: u64 = 64 << 20;
 /// Largest chunk that staging takes at once.
 pub const STAGE_CHUNK_BYTES: usize = 4 << 20;
 
-/// Of a directory that is removed, files from this length on go one by one.
-pub const REMOVE_LARGE_BYTES: u64 = 16 << 20;
+/// Of a file that is removed, so much goes back to the disk at once.
+pub const REMOVE_STEP_BYTES: u64 = 4 << 20;
 
-/// Rest after each of them, in times of what it took: a removal has at most a fifth of the disk's time.
+/// Rest after each step, in times of what it took: a removal has at most a fifth of the disk's time.
 pub const REMOVE_REST: u32 = 4;
 
-/// Longest such rest: a copy of a thousand segments is gone within minutes.
-pub const REMOVE_REST_MAX: Duration = Duration::from_millis(200);
+/// Longest such rest: a copy of 10 GiB is gone within two minutes also where each step takes long.
+pub const REMOVE_REST_MAX: Duration = Duration::from_millis(40);
 
 /// Chunks of a copy that are on their way to the disk at once.
 pub const STAGE_DEPTH: usize = 8;

@@ -8,6 +8,7 @@ use futures::future::{Either, select};
 use narad_core::ids::{Offset, WallMs};
 use narad_storage::{Log, Options};
 use std::pin::pin;
+use std::time::Duration;
 
 /// Segments of a few records each.
 fn small() -> Options {
@@ -140,5 +141,126 @@ fn a_consumer_at_the_tail_reads_no_disk() {
         let batch = log.read(Offset(0), 10, 1 << 20).await.unwrap();
         assert_eq!(batch.records.len(), 10);
         assert!(log.stats().reads > 0);
+    });
+}
+
+/// Bytes of one of few large records.
+const LARGE: usize = 1_000_000;
+
+/// Segments large enough that their space goes back in several steps.
+async fn large(root: &std::path::Path) -> Log {
+    let options = Options {
+        segment_bytes: 24 << 20,
+        extent_bytes: 24 << 20,
+        ..options()
+    };
+    let log = Log::create(root, copy(1), &options).await.unwrap();
+    for n in 0..56 {
+        log.append(records(n, 1, LARGE), None).await.unwrap();
+    }
+    log
+}
+
+/// Lengths that the only file with such a name has while `work` goes on, in order and without repetition.
+async fn lengths_while<T>(
+    dir: &std::path::Path,
+    wanted: impl Fn(&str) -> bool,
+    work: impl Future<Output = T>,
+) -> (Vec<u64>, T) {
+    let mut lengths: Vec<u64> = Vec::new();
+    let mut work = pin!(work);
+    loop {
+        for entry in std::fs::read_dir(dir).into_iter().flatten().flatten() {
+            let len = entry.metadata().map_or(0, |meta| meta.len());
+            if wanted(entry.file_name().to_str().unwrap()) && lengths.last() != Some(&len) {
+                lengths.push(len);
+            }
+        }
+        let nap = pin!(glommio::timer::sleep(Duration::from_micros(50)));
+        if let Either::Left((done, _)) = select(&mut work, nap).await {
+            return (lengths, done);
+        }
+    }
+}
+
+#[test]
+fn a_large_segment_gives_its_space_back_in_steps_and_not_under_its_name() {
+    let dir = Dir::new("retain-steps");
+    run(&dir, |root| async move {
+        let log = large(&root).await;
+        assert_eq!(bases(&log).len(), 3);
+        let max = 26 << 20;
+        let rest = |name: &str| name.ends_with(".tmp");
+        let (lengths, gone) = lengths_while(log.dir(), rest, log.retain(None, Some(max))).await;
+        assert!(gone.unwrap() > 0);
+        // Two segments one behind the other: each gets shorter, and neither in one step.
+        let falls = lengths.windows(2).filter(|w| w[1] < w[0]).count();
+        assert!(falls >= 4, "{lengths:?}");
+        assert_eq!(
+            std::fs::read_dir(log.dir()).unwrap().count(),
+            3,
+            "segment, meta, list"
+        );
+        let start = log.start().0;
+        expect_numbers(&log, start..56, LARGE).await;
+    });
+}
+
+#[test]
+fn a_rest_that_a_crash_left_is_removed_and_is_no_damage() {
+    let dir = Dir::new("retain-rest");
+    run(&dir, |root| async move {
+        let log = filled(&root, 60).await;
+        let first = segment_files(log.dir()).remove(0);
+        let third = bases(&log)[2];
+        log.retain(Some(WallMs(1_000_000 + third + 1)), None)
+            .await
+            .unwrap();
+        let rest = first.with_extension("gone.tmp");
+        std::fs::write(&rest, [0x55; 100]).unwrap();
+        drop(log);
+        let (log, report) = Log::open(&root, copy(1), &small()).await.unwrap();
+        assert!(report.damage.is_empty() && !rest.exists(), "{report:?}");
+        expect_numbers(&log, third..60, LEN).await;
+    });
+}
+
+#[test]
+fn a_reader_of_a_segment_that_goes_reads_on() {
+    let dir = Dir::new("retain-reader");
+    run(&dir, |root| async move {
+        let log = large(&root).await;
+        let mut reading = pin!(log.read(Offset(0), 1, 1 << 20));
+        // It has asked the disk, and no answer has come.
+        assert!(futures::poll!(&mut reading).is_pending());
+        let (read, retained) = futures::join!(reading, log.retain(None, Some(26 << 20)));
+        assert!(retained.unwrap() > 0);
+        let read = read.unwrap();
+        assert!(
+            read.records
+                .iter()
+                .all(|(at, one)| one.to_record() == record(at.0, LARGE)),
+            "a record is whole or is not told"
+        );
+    });
+}
+
+#[test]
+fn a_deleted_copy_gives_its_space_back_in_steps() {
+    let dir = Dir::new("delete-steps");
+    run(&dir, |root| async move {
+        let log = large(&root).await;
+        let first = segment_files(log.dir()).remove(0);
+        let name = first.file_name().unwrap().to_str().unwrap().to_owned();
+        log.close().await.unwrap();
+        let grave = root.join("deleting").join("t7-p3-e1");
+        let work = narad_storage::layout::delete_copy(&root, copy(1));
+        let (lengths, done) = lengths_while(&grave, |one| one == name, work).await;
+        done.unwrap();
+        assert!(
+            lengths.len() >= 3 && lengths.is_sorted_by(|a, b| a > b),
+            "{lengths:?}"
+        );
+        assert!(!grave.exists());
     });
 }

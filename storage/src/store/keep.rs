@@ -5,12 +5,13 @@
 
 use super::index::{footer_at, write_footer};
 use super::state::{State, Store};
-use crate::disk;
+use crate::disk::{self, DiskFile};
 use crate::error::StorageError;
 use crate::format::list::{ListEntry, SegmentList};
+use crate::removal::{self, Rest};
 use narad_core::copy::SegmentId;
 use narad_core::ids::{Offset, WallMs};
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 
 pub(crate) const LIST_FILE: &str = "segments.list";
 
@@ -286,9 +287,10 @@ impl Store {
         }
         // The lower bound is durable before the first file goes: what recovery finds below it is rest.
         self.persist_meta().await?;
-        self.forget(&gone);
-        self.remove_files(&gone).await?;
+        let gone = self.forget(&gone);
+        let rests = self.take_names(gone).await?;
         self.persist_list().await?;
+        remove_rests(rests).await?;
         Ok(start.0 - before.0)
     }
 
@@ -311,17 +313,30 @@ impl Store {
         }
     }
 
-    fn forget(&self, gone: &[SegmentId]) {
+    fn forget(&self, gone: &[SegmentId]) -> Vec<Gone> {
         let mut state = self.state.borrow_mut();
-        state.segments.retain(|s| !gone.contains(&s.id));
+        let forgotten = state.segments.extract_if(.., |s| gone.contains(&s.id));
+        let gone = forgotten
+            .map(|segment| (segment.id, segment.file.as_ref().map(Rc::downgrade)))
+            .collect();
         state.stashes.clear();
+        gone
     }
 
-    async fn remove_files(&self, gone: &[SegmentId]) -> Result<(), StorageError> {
-        for id in gone {
-            disk::remove_file(&self.path_of(*id)).await?;
+    /// Takes the files of these segments out of the directory, durably. Returns those of which the space is to be given
+    /// back; one that is read at this moment goes as a whole when its reader lets go of it.
+    async fn take_names(&self, gone: Vec<Gone>) -> Result<Vec<Rest>, StorageError> {
+        let mut rests = Vec::new();
+        for (id, file) in gone {
+            let path = self.path_of(id);
+            if file.is_some_and(|file| file.strong_count() > 0) {
+                disk::remove_file(&path).await?;
+            } else {
+                rests.extend(removal::take_name(&path).await?);
+            }
         }
-        disk::sync_dir(&self.dir).await
+        disk::sync_dir(&self.dir).await?;
+        Ok(rests)
     }
 
     /// Deletes one sealed segment wherever it stands (a WAL's segment whose entries are all done).
@@ -341,9 +356,19 @@ impl Store {
         }
         // Offsets are never used again, also when no segment is left to tell the last one.
         self.persist_meta().await?;
-        self.forget(&[id]);
+        let gone = self.forget(&[id]);
         self.list_settled().await;
         self.persist_list().await?;
-        self.remove_files(&[id]).await
+        remove_rests(self.take_names(gone).await?).await
     }
+}
+
+/// A segment that is forgotten, and its file where somebody may read it.
+type Gone = (SegmentId, Option<Weak<DiskFile>>);
+
+async fn remove_rests(rests: Vec<Rest>) -> Result<(), StorageError> {
+    for rest in rests {
+        rest.remove().await?;
+    }
+    Ok(())
 }
