@@ -72,6 +72,20 @@ impl CliError {
         }
     }
 
+    /// Whether the same question may be answered a little later: a node, or the leader, was not there.
+    #[must_use]
+    pub fn may_pass(&self) -> bool {
+        let busy = [
+            ErrorCode::Unavailable,
+            ErrorCode::NotLeader,
+            ErrorCode::ShuttingDown,
+            ErrorCode::Timeout,
+            ErrorCode::Busy,
+        ];
+        ["connect", "timeout", "disconnected"].contains(&self.code.as_str())
+            || busy.iter().any(|code| code_name(*code) == self.code)
+    }
+
     /// The exit code that goes with it.
     #[must_use]
     pub fn exit_code(&self) -> ExitCode {

@@ -1,13 +1,14 @@
 //! A live screen: what is shown is drawn over what was shown before.
 //!
 //! What this file keeps true: only lines that have changed are sent, so that a slow line is not filled
-//! with what the terminal shows already; where there is no terminal every look is printed whole.
+//! with what the terminal shows already; where there is no terminal every look is printed whole. A look that gets
+//! no answer does not end the watching: nodes restart and leaders change while somebody watches.
 
-use super::error::CliResult;
+use super::error::{CliError, CliResult};
 use super::interrupt::Interrupt;
 use super::output::Out;
 use std::io::IsTerminal;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Between two looks.
 pub const LOOK_EVERY: Duration = Duration::from_millis(1_000);
@@ -56,10 +57,26 @@ fn width() -> usize {
     columns.unwrap_or(usize::from(super::output::MAX_WIDTH))
 }
 
+/// What was seen last, and why there is nothing newer.
+struct Seen {
+    text: String,
+    at: Instant,
+}
+
+impl Seen {
+    fn since(&self, error: &CliError) -> String {
+        let ago = self.at.elapsed().as_secs();
+        format!(
+            "no answer: {}\ntrying again; this was seen {ago} s ago:\n\n{}",
+            error.message, self.text
+        )
+    }
+}
+
 /// Shows what `look` gives until the user interrupts.
 ///
 /// # Errors
-/// Of a look or of the output.
+/// Of the output; of the first look; of a later one that asking again cannot mend.
 pub async fn watch(
     json: bool,
     interrupt: &mut Interrupt,
@@ -68,13 +85,26 @@ pub async fn watch(
 ) -> CliResult {
     let live = !json && std::io::stdout().is_terminal();
     let mut screen = Screen::default();
+    let mut seen: Option<Seen> = None;
     loop {
-        let text = look().await?;
+        let (fresh, text) = match (look().await, &seen) {
+            (Ok(text), _) => (true, text),
+            (Err(error), Some(seen)) if error.may_pass() && live => (false, seen.since(&error)),
+            (Err(error), Some(_)) if error.may_pass() => {
+                error.report(json);
+                (false, String::new())
+            }
+            (Err(error), _) => return Err(error),
+        };
         if live {
             let sent = screen.update(&text, width());
             out.raw(sent.as_bytes())?;
-        } else {
-            out.line(text)?;
+        } else if fresh {
+            out.line(&text)?;
+        }
+        if fresh {
+            let at = Instant::now();
+            seen = Some(Seen { text, at });
         }
         out.flush()?;
         if interrupt.pause(LOOK_EVERY).await {
