@@ -12,7 +12,6 @@ pub use outcome::Outcome;
 
 use crate::freeze::{FreezeError, Mover, Partition, call, program, text_lines};
 use crate::node::{Cluster, NodeError};
-use crate::plot::PlotError;
 use crate::report::machine::Machine;
 use crate::servers::Servers;
 use crate::stop::Stop;
@@ -69,21 +68,10 @@ pub enum CopyError {
     /// The disk of this process.
     #[error(transparent)]
     Storage(#[from] narad_storage::StorageError),
-    /// A chart.
-    #[error(transparent)]
-    Plot(#[from] PlotError),
     /// A raw measurement.
     #[error("{path}: {error}; name a directory on a real disk with --dir")]
     Raw {
         /// Where.
-        path: PathBuf,
-        /// Why.
-        error: std::io::Error,
-    },
-    /// A file of results.
-    #[error("cannot write {path}: {error}; name another directory with --out")]
-    Out {
-        /// Which.
         path: PathBuf,
         /// Why.
         error: std::io::Error,

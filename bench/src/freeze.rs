@@ -15,7 +15,6 @@ pub use outcome::{Outcome, Point};
 use crate::lines::{Lines, LinesError};
 use crate::load::LoadError;
 use crate::node::{Cluster, NodeError};
-use crate::plot::PlotError;
 use crate::report::machine::Machine;
 use crate::servers::Servers;
 use crate::stop::Stop;
@@ -114,20 +113,9 @@ pub enum FreezeError {
     /// The load.
     #[error(transparent)]
     Load(#[from] LoadError),
-    /// A chart.
-    #[error(transparent)]
-    Plot(#[from] PlotError),
     /// The same steps without the product.
     #[error("cannot replay the bare steps: {0}; name another directory with --dir")]
     Bare(std::io::Error),
-    /// A file of results.
-    #[error("cannot write {path}: {error}; name another directory with --out")]
-    Out {
-        /// Which.
-        path: PathBuf,
-        /// Why.
-        error: std::io::Error,
-    },
     /// A call to the cluster.
     #[error("{what}: {error}")]
     Call {

@@ -9,12 +9,14 @@ use narad_bench::copy::{self, CopyArgs};
 use narad_bench::flow::{self, FlowArgs};
 use narad_bench::freeze::{self, FreezeArgs};
 use narad_bench::produce::{self, ProduceArgs};
+use narad_bench::report::Outcome;
 use narad_bench::rig::echo;
 use narad_bench::servers::Servers;
 use narad_bench::stop::Stop;
 use narad_bench::storage::{self, StorageArgs};
 use narad_bench::throttle::{self, ThrottleArgs};
 use serde_json::Value;
+use std::path::Path;
 use std::process::ExitCode;
 use std::rc::Rc;
 
@@ -95,29 +97,11 @@ fn main() -> ExitCode {
                 }
             }
             Command::Freeze(args) => match freeze::run(&args, &stop).await {
-                Ok(outcome) => {
-                    print(cli.json, &outcome.json(), || outcome.text());
-                    if let Some(dir) = &args.out
-                        && let Err(error) = outcome.save(dir)
-                    {
-                        return failed(&error);
-                    }
-                    let short = args.check && !outcome.is_good();
-                    ExitCode::from(u8::from(outcome.lost() > 0 || short))
-                }
+                Ok(outcome) => keep(cli.json, args.check, args.out.as_deref(), &outcome),
                 Err(error) => failed(&error),
             },
             Command::Copy(args) => match copy::run(&args, &stop).await {
-                Ok(outcome) => {
-                    print(cli.json, &outcome.json(), || outcome.text());
-                    if let Some(dir) = &args.out
-                        && let Err(error) = outcome.save(dir)
-                    {
-                        return failed(&error);
-                    }
-                    let short = args.check && !outcome.is_good();
-                    ExitCode::from(u8::from(outcome.lost() > 0 || short))
-                }
+                Ok(outcome) => keep(cli.json, args.check, args.out.as_deref(), &outcome),
                 Err(error) => failed(&error),
             },
             Command::Produce(args) => match produce::run(&args, &stop).await {
@@ -154,6 +138,18 @@ fn main() -> ExitCode {
             },
         }
     })
+}
+
+/// Prints an outcome, and saves it where it is wanted.
+fn keep(as_json: bool, check: bool, out: Option<&Path>, outcome: &impl Outcome) -> ExitCode {
+    print(as_json, &outcome.report().json(), || outcome.text());
+    if let Some(dir) = out
+        && let Err(error) = outcome.save(dir)
+    {
+        return failed(&error);
+    }
+    let short = check && !outcome.report().is_good();
+    ExitCode::from(u8::from(outcome.lost() > 0 || short))
 }
 
 fn print(as_json: bool, value: &Value, text: impl FnOnce() -> String) {

@@ -6,12 +6,12 @@
 pub mod bars;
 pub mod machine;
 
+use crate::plot::{Chart, PlotError};
+use bars::BarReport;
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 use hdrhistogram::Histogram;
 use narad_wire::client::{FreezeSplitView, MoveView};
 use serde::Serialize;
-use serde_json::Value;
-use std::io::Error;
 use std::path::{Path, PathBuf};
 
 /// p50, p99 and the largest of a sample, in its own unit.
@@ -175,19 +175,55 @@ pub fn spread_ms(spread: &Spread) -> String {
     )
 }
 
-/// Writes `NAME.json` and `NAME.txt` into `dir`, which is made where it is missing.
-///
-/// # Errors
-/// The file that could not be written, and why.
-pub fn save(dir: &Path, name: &str, json: &Value, text: &str) -> Result<(), (PathBuf, Error)> {
-    let write = |ending: &str, content: String| {
-        let path = dir.join(format!("{name}.{ending}"));
-        std::fs::create_dir_all(dir)
-            .and_then(|()| std::fs::write(&path, content))
-            .map_err(|error| (path, error))
-    };
-    write("json", format!("{json:#}\n"))?;
-    write("txt", format!("{text}\n"))
+/// Why results were not saved.
+#[derive(Debug, thiserror::Error)]
+pub enum SaveError {
+    /// A plot.
+    #[error(transparent)]
+    Plot(#[from] PlotError),
+    /// A file.
+    #[error("cannot write {path}: {error}; name another directory with --out")]
+    File {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        error: std::io::Error,
+    },
+}
+
+/// What a benchmark that moves partitions came to.
+pub trait Outcome {
+    /// Bars and figures.
+    fn report(&self) -> &BarReport;
+
+    /// For people; the last line is `lost: N`.
+    fn text(&self) -> String;
+
+    /// Records lost.
+    fn lost(&self) -> u64;
+
+    /// Plots, each with the name of its files.
+    fn charts(&self) -> Vec<(&'static str, Chart)>;
+
+    /// Writes all of it into `dir`, which is made where it is missing.
+    ///
+    /// # Errors
+    /// [`SaveError`].
+    fn save(&self, dir: &Path) -> Result<(), SaveError> {
+        let report = self.report();
+        let write = |ending: &str, content: String| {
+            let path = dir.join(format!("{}.{ending}", report.command));
+            std::fs::create_dir_all(dir)
+                .and_then(|()| std::fs::write(&path, content))
+                .map_err(|error| SaveError::File { path, error })
+        };
+        write("json", format!("{:#}\n", report.json()))?;
+        write("txt", format!("{}\n", self.text()))?;
+        for (name, chart) in self.charts() {
+            chart.save(dir, name)?;
+        }
+        Ok(())
+    }
 }
 
 /// Bytes as MiB with one digit.

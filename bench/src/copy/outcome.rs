@@ -2,14 +2,13 @@
 //!
 //! What this file keeps true: ratios are of one round; a figure that was not measured is `-`.
 
+use super::CopyArgs;
 use super::bare::Copied;
-use super::{CopyArgs, CopyError};
 use crate::plot::{Chart, Series};
 use crate::report::bars::{Bar, BarReport, Bound, Pairs};
 use crate::report::machine::Machine;
 use crate::report::{self, mib, render, table};
-use serde_json::{Value, json};
-use std::path::Path;
+use serde_json::json;
 
 /// Everything once.
 #[derive(Clone, Copy, Debug)]
@@ -120,32 +119,12 @@ impl Outcome {
         }
     }
 
-    /// Records lost.
-    #[must_use]
-    pub const fn lost(&self) -> u64 {
-        self.lost
-    }
-
-    /// Whether every bar is kept.
-    #[must_use]
-    pub fn is_good(&self) -> bool {
-        self.report.is_good()
-    }
-
-    /// For programs.
-    #[must_use]
-    pub fn json(&self) -> Value {
-        self.report.json()
-    }
-
     fn spread(&self, of: impl Fn(&Round) -> Option<f64>) -> Option<Pairs> {
         let values: Vec<f64> = self.rounds.iter().filter_map(of).collect();
         Pairs::of(&values)
     }
 
-    /// For people; the last line is `lost: N`.
-    #[must_use]
-    pub fn text(&self) -> String {
+    fn tables(&self) -> String {
         let mut out = table(&[
             "",
             ">MiB/s",
@@ -192,17 +171,6 @@ impl Outcome {
         )
     }
 
-    /// Writes `copy.json`, `copy.txt` and the plot.
-    ///
-    /// # Errors
-    /// [`CopyError::Out`], [`CopyError::Plot`].
-    pub fn save(&self, dir: &Path) -> Result<(), CopyError> {
-        report::save(dir, "copy", &self.json(), &self.text())
-            .map_err(|(path, error)| CopyError::Out { path, error })?;
-        self.chart().save(dir, "copy")?;
-        Ok(())
-    }
-
     fn chart(&self) -> Chart {
         let line = |at: usize, name: &str, dashed, of: &dyn Fn(&Round) -> Option<f64>| Series {
             name: name.to_owned(),
@@ -229,6 +197,24 @@ impl Outcome {
             falling: true,
             series,
         }
+    }
+}
+
+impl report::Outcome for Outcome {
+    fn report(&self) -> &BarReport {
+        &self.report
+    }
+
+    fn text(&self) -> String {
+        self.tables()
+    }
+
+    fn lost(&self) -> u64 {
+        self.lost
+    }
+
+    fn charts(&self) -> Vec<(&'static str, Chart)> {
+        vec![("copy", self.chart())]
     }
 }
 

@@ -3,7 +3,7 @@
 //! What this file keeps true: quantiles come from every sample; the model stands beside what was measured;
 //! a figure that has no samples is shown as `-`.
 
-use super::{FreezeArgs, FreezeError, bars};
+use super::{FreezeArgs, bars};
 use crate::load::Timings;
 use crate::plot::{Chart, Series};
 use crate::report::bars::BarReport;
@@ -14,7 +14,6 @@ use narad_core::moves::CatchUpLimits;
 use narad_core::moves::convergence::Convergence;
 use narad_wire::client::MoveView;
 use serde_json::{Value, json};
-use std::path::Path;
 
 /// Tails of a catch-up that are put beside the model.
 const TAILS_SHOWN: usize = 40;
@@ -162,37 +161,6 @@ impl Outcome {
         Self { report, points }
     }
 
-    /// Records lost.
-    #[must_use]
-    pub fn lost(&self) -> u64 {
-        self.points.iter().map(|point| point.lost).sum()
-    }
-
-    /// Whether every bar is kept.
-    #[must_use]
-    pub fn is_good(&self) -> bool {
-        self.report.is_good()
-    }
-
-    /// For programs.
-    #[must_use]
-    pub fn json(&self) -> Value {
-        self.report.json()
-    }
-
-    /// For people: the points, how the tails shrank, the bars; the last line is `lost: N`.
-    #[must_use]
-    pub fn text(&self) -> String {
-        format!(
-            "{}\n\nparts of the freeze are medians in ms; produce and delivery are p99 in ms, outside / during \
-             moves\n\n{}\n\n{}\n\nlost: {}",
-            self.points_table(),
-            self.tails_table(),
-            self.report.text(),
-            self.lost()
-        )
-    }
-
     fn points_table(&self) -> String {
         let mut out = table(&[
             ">MiB",
@@ -255,19 +223,6 @@ impl Outcome {
             out.add_row(vec![point.ratio.to_string(), pairs.join("   ")]);
         }
         render(&out)
-    }
-
-    /// Writes `freeze.json`, `freeze.txt` and the plots.
-    ///
-    /// # Errors
-    /// [`FreezeError::Out`], [`FreezeError::Plot`].
-    pub fn save(&self, dir: &Path) -> Result<(), FreezeError> {
-        report::save(dir, "freeze", &self.json(), &self.text())
-            .map_err(|(path, error)| FreezeError::Out { path, error })?;
-        self.freeze_chart().save(dir, "freeze")?;
-        self.tails_chart().save(dir, "freeze-tails")?;
-        self.sizes_chart().save(dir, "freeze-sizes")?;
-        Ok(())
     }
 
     fn ratios(&self) -> impl Iterator<Item = &Point> {
@@ -360,5 +315,34 @@ impl Outcome {
                 }),
             ],
         }
+    }
+}
+impl report::Outcome for Outcome {
+    fn report(&self) -> &BarReport {
+        &self.report
+    }
+
+    /// The points, how the tails shrank, the bars.
+    fn text(&self) -> String {
+        format!(
+            "{}\n\nparts of the freeze are medians in ms; produce and delivery are p99 in ms, outside / during \
+             moves\n\n{}\n\n{}\n\nlost: {}",
+            self.points_table(),
+            self.tails_table(),
+            self.report.text(),
+            self.lost()
+        )
+    }
+
+    fn lost(&self) -> u64 {
+        self.points.iter().map(|point| point.lost).sum()
+    }
+
+    fn charts(&self) -> Vec<(&'static str, Chart)> {
+        vec![
+            ("freeze", self.freeze_chart()),
+            ("freeze-tails", self.tails_chart()),
+            ("freeze-sizes", self.sizes_chart()),
+        ]
     }
 }
