@@ -102,6 +102,9 @@ pub async fn run(args: &ThrottleArgs, stop: &Stop) -> Result<BarReport, RigError
     }
     let machine = Machine::of(&args.cluster.dir);
     let cluster = Measured::start(&args.cluster, 2).await?;
+    // The load of calls is another machine's: it is not to wait for the copies of nodes that happen to be here. Not
+    // before the nodes are started, which would inherit it.
+    narad_wire::runtime::short_slices();
     let client = cluster.client();
     let limit = call("looking at the throttle", client.copy_limit(None).await)?;
     let paused = client.pause_rebalance(None).await;

@@ -11,9 +11,11 @@ use std::pin::pin;
 use std::time::Duration;
 
 mod glommio_runtime;
+mod slices;
 
 pub use glommio_runtime::Glommio;
 pub(crate) use glommio_runtime::tune;
+pub use slices::{SHORT_SLICE_US, short_slices};
 
 /// An executor, as this crate uses it. Implementations are handles: cheap to clone, used from the
 /// thread of their executor only.

@@ -104,7 +104,7 @@ const COPY_MEMORY_SHARE: u64 = 16;
 
 /// What the mover registers here.
 #[must_use]
-pub fn copy_memory() -> usize {
+fn copy_memory() -> usize {
     let allowed = match nix::sys::resource::getrlimit(Resource::RLIMIT_MEMLOCK) {
         _ if nix::unistd::geteuid().is_root() => u64::MAX,
         Ok((soft, _)) => soft / COPY_MEMORY_SHARE,
@@ -114,15 +114,23 @@ pub fn copy_memory() -> usize {
     COPY_MEMORY_BYTES.min(allowed).max(IO_MEMORY_BYTES)
 }
 
-/// Starts an executor on a thread of its own, on `cpu` or unpinned, with so much registered memory, or
-/// what every executor has.
+/// What an executor is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Work {
+    /// Somebody waits for its answers: where its thread shares a processor, it gets it soon.
+    Calls,
+    /// Gigabytes: it has registered memory for them.
+    Copies,
+}
+
+/// Starts an executor on a thread of its own, on `cpu` or unpinned.
 ///
 /// # Errors
 /// What glommio said; a ring that cannot be made shows when the executor is joined.
 pub fn start<F, T>(
     name: &str,
     cpu: Option<usize>,
-    io_memory: Option<usize>,
+    work: Work,
     run: impl FnOnce() -> F + Send + 'static,
 ) -> Result<ExecutorJoinHandle<T>, GlommioError<()>>
 where
@@ -137,10 +145,16 @@ where
     };
     LocalExecutorBuilder::new(placement)
         .name(name)
-        .io_memory(io_memory.unwrap_or(IO_MEMORY_BYTES))
+        .io_memory(match work {
+            Work::Calls => IO_MEMORY_BYTES,
+            Work::Copies => copy_memory(),
+        })
         .preempt_timer(PREEMPT)
         .blocking_thread_pool_placement(helpers)
         .spawn(move || {
+            if work == Work::Calls {
+                narad_wire::runtime::short_slices();
+            }
             // The tasks have no handle: they end with the executor. The second one is woken from
             // outside, because the timer of the first can be slept through like any other work.
             glommio::spawn_local(async {

@@ -12,7 +12,7 @@ use crate::data_dir::{DataDir, Listeners};
 use crate::limits;
 use crate::messages::{ControlRequest, MoverRequest, ShardRequest};
 use crate::metrics::Metrics;
-use crate::process::executors::{self, Placements};
+use crate::process::executors::{self, Placements, Work};
 use crate::process::notify;
 use narad_core::ids::{NodeIncarnation, ShardIndex};
 use narad_core::meta::MetaState;
@@ -259,8 +259,11 @@ where
         ),
     };
     let part = name.to_owned();
-    let memory = (name == MOVER).then(executors::copy_memory);
-    let handle = executors::start(name, cpu, memory, move || async move {
+    let work = match name {
+        MOVER => Work::Copies,
+        _ => Work::Calls,
+    };
+    let handle = executors::start(name, cpu, work, move || async move {
         let ended = run().await;
         ended.err().map(|error| error.to_string())
     })
