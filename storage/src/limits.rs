@@ -119,8 +119,8 @@ pub const READ_AHEAD_BYTES: usize = 4 << 20;
 pub const EXECUTOR_CACHE_BYTES: usize = 64 << 20;
 
 /// Bytes of a segment that one reader has requested ahead: [`IO_DEPTH`] requests of the largest size keep
-/// a disk busy while the piece before is decoded, and one more is being decoded.
-pub const READ_WINDOW_BYTES: u64 = ((IO_DEPTH + 1) * IO_CHUNK_BYTES) as u64;
+/// a disk busy while the piece before them is decoded.
+pub const READ_WINDOW_BYTES: u64 = (IO_DEPTH * IO_CHUNK_BYTES) as u64;
 
 /// Bytes that all readers of one executor have requested ahead; beyond it a reader gets one small request
 /// at a time.

@@ -100,9 +100,9 @@ impl Stash {
         largest: u64,
     ) -> Result<usize, StorageError> {
         let at = self.pos + self.partial.len() as u64;
-        if self.request(file, at, len, largest) && self.pieces.len() > 1 {
-            // The next ones are on their way while this one, which may be there already, is decoded.
-            disk::submit().await;
+        let goes_on = self.window > 0;
+        if self.pieces.is_empty() {
+            self.request(file, at, len, largest);
         }
         let Some(piece) = self.pieces.pop_front() else {
             self.stop_at(len);
@@ -122,6 +122,10 @@ impl Stash {
             // The file is shorter than it should be: what is missing is skipped.
             self.stop_at(len);
             return Ok(bytes.len());
+        }
+        if goes_on && self.request(file, begin + upto as u64, len, largest) {
+            // They are on their way while this one is decoded, also if all that were under way have ended at once.
+            disk::submit().await;
         }
         self.decode(&bytes[skip..upto], begin + upto as u64 >= len, end);
         if self.pos + self.partial.len() as u64 >= len {
