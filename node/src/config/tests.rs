@@ -168,6 +168,7 @@ fn a_flag_beats_the_file_and_an_unknown_key_is_told() {
 #[test]
 fn every_wrong_key_of_a_file_is_told_beside_every_other_problem() {
     let dir = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../target");
+    std::fs::create_dir_all(&dir).expect("the target directory can be made");
     let path = dir.join(format!("wrong-keys-{}.toml", std::process::id()));
     std::fs::write(
         &path,
