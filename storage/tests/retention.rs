@@ -7,8 +7,8 @@ use common::*;
 use futures::future::{Either, select};
 use narad_core::ids::{Offset, WallMs};
 use narad_storage::{Log, Options};
+use std::future::poll_fn;
 use std::pin::pin;
-use std::time::Duration;
 
 /// Segments of a few records each.
 fn small() -> Options {
@@ -161,7 +161,8 @@ async fn large(root: &std::path::Path) -> Log {
     log
 }
 
-/// Lengths that the only file with such a name has while `work` goes on, in order and without repetition.
+/// Lengths that files with such a name have while `work` goes on, in order and without repetition: looked at whenever
+/// it has come to a point at which it waits.
 async fn lengths_while<T>(
     dir: &std::path::Path,
     wanted: impl Fn(&str) -> bool,
@@ -169,18 +170,18 @@ async fn lengths_while<T>(
 ) -> (Vec<u64>, T) {
     let mut lengths: Vec<u64> = Vec::new();
     let mut work = pin!(work);
-    loop {
+    let done = poll_fn(|cx| {
+        let polled = work.as_mut().poll(cx);
         for entry in std::fs::read_dir(dir).into_iter().flatten().flatten() {
             let len = entry.metadata().map_or(0, |meta| meta.len());
             if wanted(entry.file_name().to_str().unwrap()) && lengths.last() != Some(&len) {
                 lengths.push(len);
             }
         }
-        let nap = pin!(glommio::timer::sleep(Duration::from_micros(50)));
-        if let Either::Left((done, _)) = select(&mut work, nap).await {
-            return (lengths, done);
-        }
-    }
+        polled
+    });
+    let done = done.await;
+    (lengths, done)
 }
 
 #[test]
