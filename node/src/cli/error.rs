@@ -3,7 +3,7 @@
 //!
 //! What this file keeps true: no failure leaves without a hint; "unknown" is never told as "failed".
 
-use narad_wire::error::{ErrorCode, WireError, WireFault, code_name};
+use narad_wire::error::{ErrorCode, WireError, WireFault, code_is_transient, code_name};
 use serde_json::json;
 use std::io;
 use std::process::ExitCode;
@@ -20,6 +20,8 @@ pub struct CliError {
     pub code: String,
     /// Whether the command line was at fault (exit code 2 instead of 1).
     pub usage: bool,
+    /// Whether the same call may succeed later, or at another node.
+    pub transient: bool,
     /// Whether there is nobody left to read our output: end without a word.
     pub quiet: bool,
 }
@@ -36,6 +38,7 @@ impl CliError {
             hint: hint.into(),
             code: code.to_owned(),
             usage: false,
+            transient: false,
             quiet: false,
         }
     }
@@ -70,20 +73,6 @@ impl CliError {
                 "nothing to do",
             )
         }
-    }
-
-    /// Whether the same question may be answered a little later: a node, or the leader, was not there.
-    #[must_use]
-    pub fn may_pass(&self) -> bool {
-        let busy = [
-            ErrorCode::Unavailable,
-            ErrorCode::NotLeader,
-            ErrorCode::ShuttingDown,
-            ErrorCode::Timeout,
-            ErrorCode::Busy,
-        ];
-        ["connect", "timeout", "disconnected"].contains(&self.code.as_str())
-            || busy.iter().any(|code| code_name(*code) == self.code)
     }
 
     /// The exit code that goes with it.
@@ -140,15 +129,18 @@ impl From<WireFault> for CliError {
         } else {
             fault.hint
         };
-        Self::new(code_name(fault.code), fault.message, hint)
+        Self {
+            transient: code_is_transient(fault.code),
+            ..Self::new(code_name(fault.code), fault.message, hint)
+        }
     }
 }
 
 impl From<WireError> for CliError {
     fn from(error: WireError) -> Self {
-        let message = error.to_string();
-        match error {
-            WireError::Fault(fault) => fault.into(),
+        let (message, transient) = (error.to_string(), error.is_transient());
+        let told = match error {
+            WireError::Fault(fault) => Self::from(fault),
             WireError::Connect { addr, message, .. } => Self::new(
                 "connect",
                 format!("cannot connect to {addr}: {message}"),
@@ -169,7 +161,8 @@ impl From<WireError> for CliError {
                 message,
                 "check that --server names a narad node's --listen address and that the versions match",
             ),
-        }
+        };
+        Self { transient, ..told }
     }
 }
 

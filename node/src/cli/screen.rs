@@ -89,8 +89,8 @@ pub async fn watch(
     loop {
         let (fresh, text) = match (look().await, &seen) {
             (Ok(text), _) => (true, text),
-            (Err(error), Some(seen)) if error.may_pass() && live => (false, seen.since(&error)),
-            (Err(error), Some(_)) if error.may_pass() => {
+            (Err(error), Some(seen)) if error.transient && live => (false, seen.since(&error)),
+            (Err(error), Some(_)) if error.transient => {
                 error.report(json);
                 (false, String::new())
             }
