@@ -344,9 +344,7 @@ pub(crate) async fn write_whole(file: &DiskFile, bytes: &[u8], room: u64) -> Res
     let block = file.block();
     let end = room.max(bytes.len() as u64).next_multiple_of(block);
     if end <= IO_CHUNK_BYTES as u64 {
-        let mut whole = bytes.to_vec();
-        whole.resize(end as usize, 0);
-        file.write_durably(buffer_of(&whole, block), 0).await?;
+        file.write_durably(padded(bytes, end as usize), 0).await?;
         return Ok(end);
     }
     let mut at = 0;
@@ -366,7 +364,12 @@ pub(crate) async fn write_whole(file: &DiskFile, bytes: &[u8], room: u64) -> Res
 
 /// A buffer with these bytes, padded with zeros to a multiple of `block`.
 pub(crate) fn buffer_of(bytes: &[u8], block: u64) -> Rc<DmaBuffer> {
-    let mut out = buffer(bytes.len().next_multiple_of(block as usize));
+    padded(bytes, bytes.len().next_multiple_of(block as usize))
+}
+
+/// A buffer of `len` bytes: these, and zeros behind them.
+fn padded(bytes: &[u8], len: usize) -> Rc<DmaBuffer> {
+    let mut out = buffer(len);
     let target = out.as_bytes_mut();
     target[..bytes.len()].copy_from_slice(bytes);
     target[bytes.len()..].fill(0);

@@ -20,8 +20,8 @@ use std::time::Instant;
 
 type Result<T> = std::result::Result<T, StorageError>;
 
-/// Of a file that nobody reads: gives its space back from the end, and leaves the last step of it. Nothing happens to
-/// what is no file, or is not there.
+/// Of a file that nobody reads: gives its space back from the end, all of it. Nothing happens to a small one, to what
+/// is no file, or is not there.
 async fn shrink(path: &Path) -> Result<()> {
     let name = path.to_path_buf();
     let opened = blocking("remove", path, move || {
@@ -37,8 +37,8 @@ async fn shrink(path: &Path) -> Result<()> {
     let Some((file, mut len)) = opened.await? else {
         return Ok(());
     };
-    while len > REMOVE_STEP_BYTES {
-        len -= REMOVE_STEP_BYTES;
+    while len > 0 {
+        len = len.saturating_sub(REMOVE_STEP_BYTES);
         let (file, began) = (file.clone(), Instant::now());
         blocking("remove", path, move || file.set_len(len)).await?;
         let pause = (began.elapsed() * REMOVE_REST).min(REMOVE_REST_MAX);
@@ -83,16 +83,7 @@ pub(crate) async fn remove_tree(path: &Path) -> Result<()> {
     let op = Op::Remove { path };
     fault::before(&op).map_err(|e| StorageError::io("remove", path, e))?;
     for name in list_dir(path).await? {
-        let file = path.join(name);
-        shrink(&file).await?;
-        blocking("remove", path, move || {
-            // Directories, and what is in them, go at the end.
-            if fs::symlink_metadata(&file)?.is_dir() {
-                return Ok(());
-            }
-            fs::remove_file(&file)
-        })
-        .await?;
+        shrink(&path.join(name)).await?;
     }
     let dir = path.to_path_buf();
     blocking("remove", path, move || {

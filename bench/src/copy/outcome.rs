@@ -124,7 +124,41 @@ impl Outcome {
         Pairs::of(&values)
     }
 
-    fn tables(&self) -> String {
+    fn chart(&self) -> Chart {
+        let line = |at: usize, name: &str, dashed, of: &dyn Fn(&Round) -> Option<f64>| Series {
+            name: name.to_owned(),
+            points: self
+                .rounds
+                .iter()
+                .enumerate()
+                .filter_map(|(i, r)| Some((i as f64 + 1.0, of(r)? / f64::from(1 << 20))))
+                .collect(),
+            dashed,
+            colour: at,
+        };
+        let copies = COPIES.iter().enumerate();
+        let mut series: Vec<Series> = copies
+            .map(|(at, (name, of))| line(at, name, false, &|r| Some(of(r).bytes_per_s)))
+            .collect();
+        let limits = LIMITS.iter().enumerate();
+        series.extend(limits.map(|(at, (name, of))| line(at, name, true, of)));
+        series.retain(|series| !series.points.is_empty());
+        Chart {
+            title: "Bandwidth of a copy, and what limits it".into(),
+            x: "round".into(),
+            y: "MiB/s".into(),
+            falling: true,
+            series,
+        }
+    }
+}
+
+impl report::Outcome for Outcome {
+    fn report(&self) -> &BarReport {
+        &self.report
+    }
+
+    fn text(&self) -> String {
         let mut out = table(&[
             "",
             ">MiB/s",
@@ -169,44 +203,6 @@ impl Outcome {
             self.report.text(),
             self.lost
         )
-    }
-
-    fn chart(&self) -> Chart {
-        let line = |at: usize, name: &str, dashed, of: &dyn Fn(&Round) -> Option<f64>| Series {
-            name: name.to_owned(),
-            points: self
-                .rounds
-                .iter()
-                .enumerate()
-                .filter_map(|(i, r)| Some((i as f64 + 1.0, of(r)? / f64::from(1 << 20))))
-                .collect(),
-            dashed,
-            colour: at,
-        };
-        let copies = COPIES.iter().enumerate();
-        let mut series: Vec<Series> = copies
-            .map(|(at, (name, of))| line(at, name, false, &|r| Some(of(r).bytes_per_s)))
-            .collect();
-        let limits = LIMITS.iter().enumerate();
-        series.extend(limits.map(|(at, (name, of))| line(at, name, true, of)));
-        series.retain(|series| !series.points.is_empty());
-        Chart {
-            title: "Bandwidth of a copy, and what limits it".into(),
-            x: "round".into(),
-            y: "MiB/s".into(),
-            falling: true,
-            series,
-        }
-    }
-}
-
-impl report::Outcome for Outcome {
-    fn report(&self) -> &BarReport {
-        &self.report
-    }
-
-    fn text(&self) -> String {
-        self.tables()
     }
 
     fn lost(&self) -> u64 {

@@ -317,6 +317,7 @@ impl Outcome {
         }
     }
 }
+
 impl report::Outcome for Outcome {
     fn report(&self) -> &BarReport {
         &self.report
