@@ -3,7 +3,7 @@
 //! What this file keeps true: recording a call costs one addition that no lock guards; reading takes a
 //! difference of counts, so nobody has to reset them.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// Buckets of each doubling: a figure is right within one part in sixteen.
 const STEPS: usize = 16;
@@ -76,6 +76,8 @@ pub struct Pace {
     pub limit_bytes_per_s: AtomicU64,
     /// Bytes of all copies into this node that may be under way to its disk; 0: not decided yet.
     pub under_way_bytes: AtomicU64,
+    /// Threads that copy stand back for all others, except for a frozen partition.
+    pub background: AtomicBool,
 }
 
 #[cfg(test)]

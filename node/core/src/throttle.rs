@@ -8,6 +8,10 @@
 //! There are two limits. The bytes under way to the disk come first: a disk serves in the order of arrival, so
 //! they are what a foreground's sync waits behind, and a short queue costs a copy little. The rate comes second,
 //! when the shortest queue is not enough.
+//!
+//! Besides, while somebody may be disturbed, the threads that copy take a processor only when nobody else wants
+//! it. Where others want all of them all the time that would stop a copy, so it is given up for a while when
+//! copies get far less than they are allowed.
 
 use alloc::collections::VecDeque;
 
@@ -40,6 +44,11 @@ const PROBE_WINDOWS: u32 = 2;
 /// Windows of held-down copies after which that is learned anew, because a place may come to give less: rare
 /// enough that what the foreground bears meanwhile is not in its p99.
 const PROBE_EVERY_WINDOWS: u32 = 240;
+/// Windows in which copies in the background get less than a quarter of their floor until they leave it.
+const STARVED_WINDOWS: u32 = 4;
+/// Windows for which they then compete as everybody does: ten times as long, so that a move on a busy machine goes
+/// on for most of the time.
+const INSIST_WINDOWS: u32 = 40;
 /// Least limit, in bytes/s.
 const FLOOR_BYTES_PER_S: u64 = 1 << 20;
 /// Bytes of all copies under way to the disk while nobody is disturbed. Disks reach their bandwidth below that
@@ -53,6 +62,7 @@ pub const UNDER_WAY_LEAST_BYTES: u64 = 512 << 10;
 const _: () = {
     assert!(UNDER_WAY_LEAST_BYTES <= UNDER_WAY_MOST_BYTES);
     assert!(PROBE_EVERY_WINDOWS > 100 * PROBE_WINDOWS);
+    assert!(INSIST_WINDOWS >= 10 * STARVED_WINDOWS);
     assert!(TAKE_PERCENT < YIELD_PERCENT && YIELD_PERCENT < 150);
     assert!(DOWN_PERCENT.0 <= DOWN_PERCENT.1 && DOWN_PERCENT.1 < 100);
     assert!(UP_PERCENT > 100 && FLOOR_PERCENT >= 50);
@@ -71,6 +81,13 @@ pub struct Window {
     pub copied_bytes: u64,
 }
 
+impl Window {
+    /// Bytes copied in a second, as fast as in this window.
+    fn copied_per_s(&self) -> u64 {
+        self.copied_bytes.saturating_mul(1_000) / self.elapsed_ms.max(1)
+    }
+}
+
 /// What copies may take in the next window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
@@ -78,6 +95,8 @@ pub struct Limits {
     pub bytes_per_s: Option<u64>,
     /// Bytes of all copies into a node under way to its disk, and of all copies out of it being read.
     pub under_way_bytes: u64,
+    /// Threads that copy, other than for a frozen partition, take a processor only when nobody else wants it.
+    pub background: bool,
 }
 
 impl Limits {
@@ -85,6 +104,7 @@ impl Limits {
     pub const NONE: Self = Self {
         bytes_per_s: None,
         under_way_bytes: UNDER_WAY_MOST_BYTES,
+        background: false,
     };
 }
 
@@ -111,6 +131,10 @@ pub struct Adaptive {
     listening: u32,
     /// The limit of the latest copies, and the windows since.
     bore: Option<(u64, u32)>,
+    /// Windows in which copies in the background hardly got anything.
+    starved: u32,
+    /// Windows for which copies stay out of the background.
+    insisting: u32,
 }
 
 impl Default for Adaptive {
@@ -126,6 +150,8 @@ impl Default for Adaptive {
             since_probe: 0,
             listening: 0,
             bore: None,
+            starved: 0,
+            insisting: 0,
         }
     }
 }
@@ -139,10 +165,34 @@ impl Adaptive {
 
     /// A window has ended; the limits for the next.
     pub fn step(&mut self, window: Window) -> Limits {
+        let bytes_per_s = self.rate(window);
         Limits {
-            bytes_per_s: self.rate(window),
+            bytes_per_s,
             under_way_bytes: self.under_way,
+            background: self.background(window),
         }
+    }
+
+    /// Whether the threads that copy stand back in the next window.
+    fn background(&mut self, window: Window) -> bool {
+        if self.insisting > 0 {
+            self.insisting -= 1;
+            return self.insisting == 0 && window.samples >= SAMPLES_MIN;
+        }
+        // What the most is shows only where copies compete.
+        if window.samples < SAMPLES_MIN || self.probing.is_some() {
+            self.starved = 0;
+            return false;
+        }
+        // A window without a byte may be one without a copy.
+        if window.copied_bytes > 0 {
+            let starved = window.copied_per_s() < self.floor() / 4;
+            self.starved = if starved { self.starved + 1 } else { 0 };
+        }
+        if self.starved == STARVED_WINDOWS {
+            (self.starved, self.insisting) = (0, INSIST_WINDOWS);
+        }
+        self.insisting == 0
     }
 
     fn rate(&mut self, window: Window) -> Option<u64> {
@@ -169,7 +219,7 @@ impl Adaptive {
         if let Some((limit, _)) = self.bore.take() {
             self.limit = Some(limit);
         }
-        let copied_per_s = window.copied_bytes.saturating_mul(1_000) / window.elapsed_ms.max(1);
+        let copied_per_s = window.copied_per_s();
         // Also when it is not this machine that decides.
         self.peak = self.peak.max(copied_per_s);
         if !heard {
@@ -275,186 +325,4 @@ fn median(of: &VecDeque<u64>) -> Option<u64> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const MB: u64 = 1 << 20;
-
-    fn window(p99_us: u64, copied_per_s: u64) -> Window {
-        Window {
-            elapsed_ms: WINDOW_MS,
-            samples: 200,
-            p99_us,
-            copied_bytes: copied_per_s * WINDOW_MS / 1_000,
-        }
-    }
-
-    /// A node whose foreground gets slower with what is copied: p99 = 1 ms + 10 us for each MB/s.
-    fn play(machine: &mut Adaptive, wire: u64, windows: usize, slower_us: u64) -> (u64, u64) {
-        let (mut limit, mut copied, mut worst) = (machine.limit, 0, 0);
-        for n in 0..windows {
-            let speed = limit.unwrap_or(wire).min(wire);
-            let p99_us = 1_000 + speed / MB * slower_us;
-            limit = machine.step(window(p99_us, speed)).bytes_per_s;
-            if n >= windows / 2 {
-                copied += speed;
-                worst = worst.max(p99_us);
-            }
-        }
-        (copied / (windows - windows / 2) as u64, worst)
-    }
-
-    fn rested() -> Adaptive {
-        let mut machine = Adaptive::default();
-        for _ in 0..8 {
-            assert_eq!(machine.rate(window(1_000, 0)), None);
-        }
-        machine
-    }
-
-    #[test]
-    fn copies_take_everything_while_nobody_is_disturbed() {
-        let mut machine = Adaptive::default();
-        for _ in 0..50 {
-            let idle = Window {
-                samples: 0,
-                ..window(0, 500 * MB)
-            };
-            assert_eq!(machine.rate(idle), None);
-        }
-        let mut machine = rested();
-        let (speed, _) = play(&mut machine, 400 * MB, 50, 0);
-        assert_eq!(speed, 400 * MB, "a foreground that does not suffer");
-    }
-
-    #[test]
-    fn copies_yield_within_the_promise_where_half_of_the_speed_allows_it() {
-        let mut machine = rested();
-        // At full speed 400 MB/s p99 would be 1.8 ms, at half of it 1.4 ms.
-        let (speed, worst) = play(&mut machine, 400 * MB, 80, 2);
-        assert!((200 * MB..390 * MB).contains(&speed), "{}", speed / MB);
-        assert!(worst <= 1_500, "{worst}");
-    }
-
-    #[test]
-    fn a_move_keeps_half_of_the_speed_however_much_the_foreground_suffers() {
-        let mut machine = rested();
-        let (speed, _) = play(&mut machine, 400 * MB, 80, 50);
-        assert!((215 * MB..=230 * MB).contains(&speed), "{}", speed / MB);
-        // It gives everything back when the foreground goes away.
-        let mut limit = machine.limit;
-        for _ in 0..20 {
-            let speed = limit.unwrap_or(400 * MB);
-            limit = machine.rate(Window {
-                samples: 0,
-                ..window(0, speed)
-            });
-        }
-        assert_eq!(limit, None);
-    }
-
-    #[test]
-    fn a_foreground_that_suffers_much_waits_until_it_is_known_what_copies_can_reach() {
-        let mut machine = rested();
-        for _ in 1..PROBE_WINDOWS {
-            assert_eq!(machine.rate(window(4_000, 100 * MB)), None);
-        }
-        let limit = machine.rate(window(4_000, 400 * MB));
-        assert_eq!((limit, machine.peak), (Some(machine.floor()), 400 * MB));
-    }
-
-    #[test]
-    fn the_next_copy_begins_with_what_was_borne_until_that_is_long_ago() {
-        let mut machine = rested();
-        play(&mut machine, 400 * MB, 40, 50);
-        let bore = machine.limit;
-        assert!(bore.is_some());
-        // Between two moves, and in the first window of the next one.
-        for _ in 0..10 {
-            assert_eq!(machine.rate(window(1_000, 0)), bore);
-        }
-        assert_eq!(machine.rate(window(4_000, 220 * MB)), bore);
-        for n in 0..=FORGET_WINDOWS {
-            assert_eq!(machine.rate(window(1_000, 0)), bore, "{n}");
-        }
-        // Long afterwards it begins low where somebody may be disturbed, and takes what is idle.
-        assert_eq!(machine.rate(window(1_000, 0)), Some(machine.floor()));
-        let alone = Window {
-            samples: 0,
-            ..window(0, 0)
-        };
-        assert_eq!(machine.rate(alone), None);
-        let (speed, _) = play(&mut machine, 400 * MB, 20, 0);
-        assert_eq!(speed, 400 * MB);
-    }
-
-    #[test]
-    fn a_foreground_that_comes_after_the_copy_is_listened_to_first() {
-        let mut machine = Adaptive::default();
-        machine.rate(Window {
-            samples: 0,
-            ..window(0, 400 * MB)
-        });
-        let held = machine.rate(window(5_000, 400 * MB));
-        assert_eq!(held, Some(FLOOR_BYTES_PER_S));
-        assert_eq!(machine.rate(window(2_000, MB)), held);
-        assert_eq!(machine.rate(window(1_000, MB)), None);
-        assert_eq!(machine.baseline_us(), Some(1_000));
-    }
-
-    #[test]
-    fn one_disturbed_window_changes_nothing() {
-        let mut machine = rested();
-        for n in 0..30 {
-            let p99_us = if n % 10 == 5 { 50_000 } else { 1_000 };
-            assert_eq!(machine.rate(window(p99_us, 300 * MB)), None, "{n}");
-        }
-    }
-
-    #[test]
-    fn the_queue_is_short_while_there_is_somebody_to_disturb() {
-        let short = UNDER_WAY_LEAST_BYTES;
-        let mut machine = rested();
-        let first = machine.step(window(1_000, 400 * MB));
-        assert_eq!(first.under_way_bytes, short, "a copy begins with that");
-        for _ in 0..4 {
-            machine.step(window(1_000, 400 * MB));
-        }
-        assert_eq!(machine.step(window(1_000, 400 * MB)), Limits::NONE);
-        // The queue is shortened before the rate is.
-        let mut limits = Limits::NONE;
-        while limits == Limits::NONE {
-            limits = machine.step(window(2_000, 400 * MB));
-        }
-        assert_eq!((limits.bytes_per_s, limits.under_way_bytes), (None, short));
-        while limits.bytes_per_s.is_none() {
-            limits = machine.step(window(2_000, 400 * MB));
-        }
-        assert_eq!(limits.under_way_bytes, short);
-        // And is long again once the foreground is gone.
-        let gone = Window {
-            samples: 0,
-            ..window(0, 400 * MB)
-        };
-        assert_eq!(machine.step(gone).under_way_bytes, UNDER_WAY_MOST_BYTES);
-    }
-
-    #[test]
-    fn what_copies_can_reach_is_learned_anew_now_and_then() {
-        let mut machine = rested();
-        let mut free = 0;
-        let mut limit = None;
-        for n in 0..4 * PROBE_EVERY_WINDOWS {
-            // After a while the place gives a quarter of what it gave.
-            let wire = if n < 50 { 400 * MB } else { 100 * MB };
-            free += u32::from(limit.is_none());
-            limit = machine.rate(window(9_000, limit.unwrap_or(wire).min(wire)));
-        }
-        assert_eq!(machine.peak, 100 * MB);
-        assert_eq!(limit, Some(machine.floor()));
-        assert!(
-            free * 100 <= 4 * PROBE_EVERY_WINDOWS + 100 * PROBE_WINDOWS,
-            "{free}"
-        );
-    }
-}
+mod tests;

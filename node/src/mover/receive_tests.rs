@@ -190,6 +190,7 @@ impl Target {
             move_id: MOVE,
             token: TOKEN,
             throttle,
+            background: &Background::new(Arc::default()),
             renew: None,
             interrupt: &self.interrupt,
             live_bytes: &self.live,

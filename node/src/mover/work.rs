@@ -7,6 +7,7 @@
 mod staged;
 
 use super::Mover;
+use super::background::Hurry;
 use super::history::{Copied, Freeze, us_since};
 use super::interrupt::Interrupt;
 use super::source::Source;
@@ -39,6 +40,7 @@ pub(super) struct Work {
     /// When what the source told was saved last.
     saved_at: Cell<Option<Instant>>,
     turn: Turn,
+    hurry: Hurry,
     /// What was installed, for the shard, which is told once the flip is on its way.
     installed: RefCell<Option<(CopyId, Installed)>>,
     pub(super) interrupt: Interrupt,
@@ -76,6 +78,7 @@ impl Work {
         };
         Self {
             turn: Turn::new(mover.turns.clone()),
+            hurry: Hurry::new(mover.background.clone()),
             mover,
             key,
             move_id,
@@ -105,6 +108,7 @@ impl Work {
     /// Carries out an effect that wants an answer.
     pub(super) async fn perform(&self, effect: TargetEffect) -> TargetInput {
         self.turn.before(&effect);
+        self.hurry.before(&effect);
         match effect {
             TargetEffect::CheckLocal => self.check_local().await,
             TargetEffect::OpenStaging => self.open_staging().await,

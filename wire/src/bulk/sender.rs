@@ -5,6 +5,7 @@
 //! holds bytes is never used again.
 
 use crate::limits;
+use crate::runtime::set_background;
 use nix::fcntl::{FcntlArg, OFlag, SpliceFFlags, fcntl, splice};
 use std::fs::File;
 use std::io::{self, Write};
@@ -159,6 +160,40 @@ impl Drop for AlignedBuf {
 // SAFETY: the buffer owns its memory and hands it out through `&mut self` only.
 unsafe impl Send for AlignedBuf {}
 
+/// How the processor is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Class {
+    /// As everybody does.
+    Normal,
+    /// Only when nobody else wants it.
+    Background,
+}
+
+impl Class {
+    /// Runs a system call in this class. Nothing that takes a lock: whoever waits for it would stand back as well.
+    fn run<T>(self, call: impl FnOnce() -> T) -> T {
+        if self == Self::Normal {
+            return call();
+        }
+        set_background(true);
+        let result = call();
+        set_background(false);
+        result
+    }
+}
+
+/// Bytes of a file that are sent at once.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Piece {
+    /// Where they begin.
+    pub(super) from: u64,
+    /// How many, at most.
+    pub(super) len: usize,
+    /// Others follow.
+    pub(super) more: bool,
+    pub(super) class: Class,
+}
+
 /// What one stream sends through.
 pub(super) enum Sender {
     Splice(Pipe),
@@ -181,31 +216,33 @@ impl Sender {
         }
     }
 
-    /// Sends up to `len` bytes at `from`; `more` tells that others follow. What `turn` gives is held while
-    /// the file is read, and not while the socket takes the bytes. Returns how many, which may be fewer
-    /// than asked for but are all sent.
+    /// Sends a piece, or the beginning of it. What `turn` gives is held while the file is read, and not while the
+    /// socket takes the bytes. Returns how many bytes, which may be fewer than asked for but are all sent.
     pub(super) fn send<T>(
         &mut self,
         file: &File,
-        from: u64,
-        len: usize,
-        more: bool,
+        piece: Piece,
         socket: &TcpStream,
         turn: impl FnOnce() -> T,
     ) -> Result<usize, SendError> {
-        let len = len.min(self.chunk());
+        let piece = Piece {
+            len: piece.len.min(self.chunk()),
+            ..piece
+        };
         match self {
-            Self::Splice(pipe) => splice_chunk(pipe, file, from, len, more, socket, turn),
+            Self::Splice(pipe) => splice_chunk(pipe, file, piece, socket, turn),
             Self::Pread(buf) => {
-                let bytes = &mut buf.bytes()[..len];
+                let bytes = &mut buf.bytes()[..piece.len];
                 let held = turn();
-                let got = retry(|| file.read_at(bytes, from)).map_err(SendError::Read)?;
+                let read = || retry(|| file.read_at(bytes, piece.from));
+                let got = piece.class.run(read).map_err(SendError::Read)?;
                 drop(held);
                 if got == 0 {
                     return Err(SendError::Read(io::ErrorKind::UnexpectedEof.into()));
                 }
                 let mut out = socket;
-                out.write_all(&bytes[..got]).map_err(SendError::Socket)?;
+                let sent = piece.class.run(|| out.write_all(&bytes[..got]));
+                sent.map_err(SendError::Socket)?;
                 Ok(got)
             }
         }
@@ -240,50 +277,33 @@ fn retry<T>(mut call: impl FnMut() -> io::Result<T>) -> io::Result<T> {
 fn splice_chunk<T>(
     pipe: &Pipe,
     file: &File,
-    from: u64,
-    len: usize,
-    more: bool,
+    piece: Piece,
     socket: &TcpStream,
     turn: impl FnOnce() -> T,
 ) -> Result<usize, SendError> {
-    let Ok(mut offset) = i64::try_from(from) else {
+    let Ok(mut offset) = i64::try_from(piece.from) else {
         return Err(SendError::Read(io::ErrorKind::InvalidInput.into()));
     };
     let flags = SpliceFFlags::SPLICE_F_MOVE;
     let held = turn();
-    let got = retry(|| {
-        Ok(splice(
-            file.as_fd(),
-            Some(&mut offset),
-            pipe.write.as_fd(),
-            None,
-            len,
-            flags,
-        )?)
-    })
-    .map_err(SendError::Read)?;
+    let (from, to) = (file.as_fd(), pipe.write.as_fd());
+    let mut read = || Ok(splice(from, Some(&mut offset), to, None, piece.len, flags)?);
+    let got = piece.class.run(|| retry(&mut read));
     drop(held);
+    let got = got.map_err(SendError::Read)?;
     if got == 0 {
         return Err(SendError::Read(io::ErrorKind::UnexpectedEof.into()));
     }
-    let flags = if more {
+    let flags = if piece.more {
         flags | SpliceFFlags::SPLICE_F_MORE
     } else {
         flags
     };
     let mut left = got;
     while left > 0 {
-        let sent = retry(|| {
-            Ok(splice(
-                pipe.read.as_fd(),
-                None,
-                socket.as_fd(),
-                None,
-                left,
-                flags,
-            )?)
-        })
-        .map_err(SendError::Socket)?;
+        let (from, to) = (pipe.read.as_fd(), socket.as_fd());
+        let send = || Ok(splice(from, None, to, None, left, flags)?);
+        let sent = piece.class.run(|| retry(send)).map_err(SendError::Socket)?;
         if sent == 0 {
             return Err(SendError::Socket(io::ErrorKind::WriteZero.into()));
         }
@@ -307,9 +327,16 @@ pub(super) fn probe(dir: &Path, pipes: &PipePool) -> io::Result<()> {
         let out = TcpStream::connect(listener.local_addr()?)?;
         let (mut inward, _) = listener.accept()?;
         let pipe = pipes.take()?;
-        splice_chunk(&pipe, &file, 0, 4096, true, &out, || ())
-            .and_then(|_| splice_chunk(&pipe, &file, 4096, 4096, false, &out, || ()))
-            .map_err(|error| io::Error::other(error.to_string()))?;
+        for (from, more) in [(0, true), (4096, false)] {
+            let piece = Piece {
+                from,
+                len: 4096,
+                more,
+                class: Class::Normal,
+            };
+            splice_chunk(&pipe, &file, piece, &out, || ())
+                .map_err(|error| io::Error::other(error.to_string()))?;
+        }
         drop(out);
         let mut arrived = Vec::new();
         inward.read_to_end(&mut arrived)?;

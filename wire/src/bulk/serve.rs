@@ -5,7 +5,7 @@
 //! each chunk, so a closed session stops a range under way.
 
 use super::header::{BulkStatus, HeaderError, REQUEST_BYTES, RangeRequest, Response};
-use super::sender::{SendError, Sender, open_direct};
+use super::sender::{Class, Piece, SendError, Sender, open_direct};
 use super::server::Shared;
 use crate::limits;
 use std::fs::File;
@@ -216,14 +216,23 @@ fn send_range(
         }
         let more = chunk < left;
         let turn = || (!request.drain).then(|| shared.reading(chunk));
-        let n = sender
-            .send(file, request.from + sent, chunk, more, stream, turn)
-            .map_err(|error| {
-                if matches!(error, SendError::Read(_)) {
-                    tracing::warn!(%error, at = request.from + sent, "a range broke off");
-                }
-                StreamEnd::Interrupted { sent, len, error }
-            })? as u64;
+        let class = if request.drain {
+            Class::Normal
+        } else {
+            shared.class()
+        };
+        let piece = Piece {
+            from: request.from + sent,
+            len: chunk,
+            more,
+            class,
+        };
+        let n = sender.send(file, piece, stream, turn).map_err(|error| {
+            if matches!(error, SendError::Read(_)) {
+                tracing::warn!(%error, at = request.from + sent, "a range broke off");
+            }
+            StreamEnd::Interrupted { sent, len, error }
+        })? as u64;
         sent += n;
         shared.sent_bytes.fetch_add(n, Ordering::Relaxed);
     }

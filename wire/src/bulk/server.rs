@@ -6,7 +6,7 @@
 
 use super::pacer::Pacer;
 use super::reads::{ReadGate, Reading};
-use super::sender::{CopyPath, PipePool, probe};
+use super::sender::{Class, CopyPath, PipePool, probe};
 use super::serve::{refuse_busy, serve};
 use super::session::SessionTable;
 use crate::limits;
@@ -77,6 +77,7 @@ pub(super) struct Shared {
     stopping: AtomicBool,
     pacer: Pacer,
     reads: ReadGate,
+    background: AtomicBool,
     streams: Mutex<Streams>,
     max_streams: usize,
     cpus: CpuSet,
@@ -110,6 +111,15 @@ impl Shared {
     /// Waits until so many bytes more may be read from the disk; they are until the answer is dropped.
     pub(super) fn reading(&self, len: usize) -> Reading<'_> {
         self.reads.enter(len, &self.stopping)
+    }
+
+    /// How the chunk that comes next is carried.
+    pub(super) fn class(&self) -> Class {
+        if self.background.load(Ordering::Relaxed) {
+            Class::Background
+        } else {
+            Class::Normal
+        }
     }
 
     fn streams(&self) -> MutexGuard<'_, Streams> {
@@ -155,6 +165,7 @@ impl BulkServer {
             stopping: AtomicBool::new(false),
             pacer: Pacer::default(),
             reads: ReadGate::default(),
+            background: AtomicBool::new(false),
             streams: Mutex::default(),
             max_streams: options.max_streams.clamp(1, limits::BULK_MAX_STREAMS),
             cpus,
@@ -200,6 +211,12 @@ impl BulkServer {
     /// more. Until the first call there is no bound; drains have none.
     pub fn set_reading_bytes(&self, most_bytes: u64) {
         self.shared.reads.set(most_bytes);
+    }
+
+    /// Whether bytes that are no drain's are read and sent only when nobody else wants the processor, from the
+    /// next chunk on.
+    pub fn set_background(&self, background: bool) {
+        self.shared.background.store(background, Ordering::Relaxed);
     }
 
     /// Ends every stream and waits for the threads.

@@ -1,7 +1,8 @@
-//! Short time slices, for threads that somebody waits for.
+//! Who gets the processor: short time slices for threads that somebody waits for, the background for those that copy.
 //!
-//! What this file keeps true: only the length of the slice changes, and nothing fails where it cannot: the policy and
-//! the priority of a thread stay what whoever started the process has given it.
+//! What this file keeps true: nothing fails where something cannot be had, no privileges are needed, and real-time
+//! threads are left alone; what a thread had before the background it gets back after it, except for the length of
+//! its slice.
 //!
 //! A thread that copies computes for milliseconds at a time. Where it shares a processor with one that serves
 //! calls, a call would wait for the end of its slice (3 ms by default). A thread that has asked for a short slice gets
@@ -9,6 +10,7 @@
 //! processors of their own nothing changes.
 
 use nix::libc::{self, SYS_sched_getattr, SYS_sched_setattr, sched_attr};
+use std::cell::Cell;
 use std::io;
 
 /// Slice that is asked for, in µs: what a call takes a few times over; the scheduler's least is 100.
@@ -20,6 +22,48 @@ pub fn short_slices() {
     if let Err(error) = ask(SHORT_SLICE_US) {
         tracing::debug!(%error, "time slices stay as they are");
     }
+}
+
+thread_local! {
+    /// Policy and nice value before the background, for a thread that is in it.
+    static BEFORE: Cell<Option<(u32, i32)>> = const { Cell::new(None) };
+}
+
+/// Puts the calling thread into the background, or takes it out: there it gets a processor only when no thread of
+/// another class wants it, and gives it up as soon as one does (`SCHED_IDLE` in sched(7)). Long system calls are not cut
+/// short on kernels without preemption. Costs nothing where the thread is there already.
+pub fn set_background(background: bool) {
+    let inside = BEFORE.get().is_some();
+    if background == inside {
+        return;
+    }
+    if let Err(error) = change(background) {
+        tracing::debug!(%error, background, "a thread's scheduling class stays as it is");
+    }
+}
+
+fn change(background: bool) -> io::Result<()> {
+    let mut attr = current()?;
+    if background {
+        if !normal(&attr) {
+            return Ok(());
+        }
+        let before = (attr.sched_policy, attr.sched_nice);
+        attr.sched_policy = libc::SCHED_IDLE as u32;
+        set(&mut attr)?;
+        BEFORE.set(Some(before));
+    } else if let Some((policy, nice)) = BEFORE.get() {
+        (attr.sched_policy, attr.sched_nice) = (policy, nice);
+        set(&mut attr)?;
+        BEFORE.set(None);
+    }
+    Ok(())
+}
+
+fn normal(attr: &sched_attr) -> bool {
+    [libc::SCHED_OTHER, libc::SCHED_BATCH]
+        .iter()
+        .any(|policy| *policy as u32 == attr.sched_policy)
 }
 
 const SIZE: u32 = size_of::<sched_attr>() as u32;
@@ -38,18 +82,19 @@ fn current() -> io::Result<sched_attr> {
 
 fn ask(slice_us: u64) -> io::Result<()> {
     let mut attr = current()?;
-    let normal = [libc::SCHED_OTHER, libc::SCHED_BATCH];
-    if !normal
-        .iter()
-        .any(|policy| *policy as u32 == attr.sched_policy)
-    {
+    if !normal(&attr) {
         // Real-time threads have no such slice.
         return Ok(());
     }
-    attr.size = SIZE;
     attr.sched_runtime = slice_us * 1_000;
-    // SAFETY: as above; the structure is only read.
-    let done = unsafe { libc::syscall(SYS_sched_setattr, 0, &raw const attr, 0) };
+    set(&mut attr)
+}
+
+fn set(attr: &mut sched_attr) -> io::Result<()> {
+    attr.size = SIZE;
+    let attr: *const sched_attr = attr;
+    // SAFETY: 0 is the calling thread; the structure lives until the call ends and is only read.
+    let done = unsafe { libc::syscall(SYS_sched_setattr, 0, attr, 0) };
     match done {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),
@@ -72,6 +117,25 @@ mod tests {
             // A kernel that knows no such slice says none, before and after.
             let granted = after.sched_runtime == SHORT_SLICE_US * 1_000;
             assert!(granted || after.sched_runtime == before.sched_runtime);
+        })
+        .join()
+        .unwrap();
+    }
+
+    #[test]
+    fn a_thread_comes_out_of_the_background_as_it_went_in() {
+        std::thread::spawn(|| {
+            let before = current().unwrap();
+            set_background(false);
+            for _ in 0..2 {
+                set_background(true);
+                set_background(true);
+                assert_eq!(current().unwrap().sched_policy, libc::SCHED_IDLE as u32);
+                set_background(false);
+                let after = current().unwrap();
+                assert_eq!(after.sched_policy, before.sched_policy);
+                assert_eq!(after.sched_nice, before.sched_nice);
+            }
         })
         .join()
         .unwrap();

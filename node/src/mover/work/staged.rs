@@ -237,6 +237,7 @@ impl Work {
             move_id: self.move_id,
             token: self.token.get(),
             throttle: throttled.then_some(&self.mover.throttle),
+            background: &self.mover.background,
             renew: renew.map(|handoff_id| (&self.source, handoff_id)),
             interrupt: &self.interrupt,
             live_bytes: &self.live_bytes,

@@ -1,0 +1,234 @@
+//! What the adaptive throttle does with windows of all kinds.
+
+use super::*;
+use alloc::vec::Vec;
+
+const MB: u64 = 1 << 20;
+
+fn window(p99_us: u64, copied_per_s: u64) -> Window {
+    Window {
+        elapsed_ms: WINDOW_MS,
+        samples: 200,
+        p99_us,
+        copied_bytes: copied_per_s * WINDOW_MS / 1_000,
+    }
+}
+
+/// A node whose foreground gets slower with what is copied: p99 = 1 ms + 10 us for each MB/s.
+fn play(machine: &mut Adaptive, wire: u64, windows: usize, slower_us: u64) -> (u64, u64) {
+    let (mut limit, mut copied, mut worst) = (machine.limit, 0, 0);
+    for n in 0..windows {
+        let speed = limit.unwrap_or(wire).min(wire);
+        let p99_us = 1_000 + speed / MB * slower_us;
+        limit = machine.step(window(p99_us, speed)).bytes_per_s;
+        if n >= windows / 2 {
+            copied += speed;
+            worst = worst.max(p99_us);
+        }
+    }
+    (copied / (windows - windows / 2) as u64, worst)
+}
+
+fn rested() -> Adaptive {
+    let mut machine = Adaptive::default();
+    for _ in 0..8 {
+        assert_eq!(machine.rate(window(1_000, 0)), None);
+    }
+    machine
+}
+
+#[test]
+fn copies_take_everything_while_nobody_is_disturbed() {
+    let mut machine = Adaptive::default();
+    for _ in 0..50 {
+        let idle = Window {
+            samples: 0,
+            ..window(0, 500 * MB)
+        };
+        assert_eq!(machine.rate(idle), None);
+    }
+    let mut machine = rested();
+    let (speed, _) = play(&mut machine, 400 * MB, 50, 0);
+    assert_eq!(speed, 400 * MB, "a foreground that does not suffer");
+}
+
+#[test]
+fn copies_yield_within_the_promise_where_half_of_the_speed_allows_it() {
+    let mut machine = rested();
+    // At full speed 400 MB/s p99 would be 1.8 ms, at half of it 1.4 ms.
+    let (speed, worst) = play(&mut machine, 400 * MB, 80, 2);
+    assert!((200 * MB..390 * MB).contains(&speed), "{}", speed / MB);
+    assert!(worst <= 1_500, "{worst}");
+}
+
+#[test]
+fn a_move_keeps_half_of_the_speed_however_much_the_foreground_suffers() {
+    let mut machine = rested();
+    let (speed, _) = play(&mut machine, 400 * MB, 80, 50);
+    assert!((215 * MB..=230 * MB).contains(&speed), "{}", speed / MB);
+    // It gives everything back when the foreground goes away.
+    let mut limit = machine.limit;
+    for _ in 0..20 {
+        let speed = limit.unwrap_or(400 * MB);
+        limit = machine.rate(Window {
+            samples: 0,
+            ..window(0, speed)
+        });
+    }
+    assert_eq!(limit, None);
+}
+
+#[test]
+fn a_foreground_that_suffers_much_waits_until_it_is_known_what_copies_can_reach() {
+    let mut machine = rested();
+    for _ in 1..PROBE_WINDOWS {
+        assert_eq!(machine.rate(window(4_000, 100 * MB)), None);
+    }
+    let limit = machine.rate(window(4_000, 400 * MB));
+    assert_eq!((limit, machine.peak), (Some(machine.floor()), 400 * MB));
+}
+
+#[test]
+fn the_next_copy_begins_with_what_was_borne_until_that_is_long_ago() {
+    let mut machine = rested();
+    play(&mut machine, 400 * MB, 40, 50);
+    let bore = machine.limit;
+    assert!(bore.is_some());
+    // Between two moves, and in the first window of the next one.
+    for _ in 0..10 {
+        assert_eq!(machine.rate(window(1_000, 0)), bore);
+    }
+    assert_eq!(machine.rate(window(4_000, 220 * MB)), bore);
+    for n in 0..=FORGET_WINDOWS {
+        assert_eq!(machine.rate(window(1_000, 0)), bore, "{n}");
+    }
+    // Long afterwards it begins low where somebody may be disturbed, and takes what is idle.
+    assert_eq!(machine.rate(window(1_000, 0)), Some(machine.floor()));
+    let alone = Window {
+        samples: 0,
+        ..window(0, 0)
+    };
+    assert_eq!(machine.rate(alone), None);
+    let (speed, _) = play(&mut machine, 400 * MB, 20, 0);
+    assert_eq!(speed, 400 * MB);
+}
+
+#[test]
+fn a_foreground_that_comes_after_the_copy_is_listened_to_first() {
+    let mut machine = Adaptive::default();
+    machine.rate(Window {
+        samples: 0,
+        ..window(0, 400 * MB)
+    });
+    let held = machine.rate(window(5_000, 400 * MB));
+    assert_eq!(held, Some(FLOOR_BYTES_PER_S));
+    assert_eq!(machine.rate(window(2_000, MB)), held);
+    assert_eq!(machine.rate(window(1_000, MB)), None);
+    assert_eq!(machine.baseline_us(), Some(1_000));
+}
+
+#[test]
+fn one_disturbed_window_changes_nothing() {
+    let mut machine = rested();
+    for n in 0..30 {
+        let p99_us = if n % 10 == 5 { 50_000 } else { 1_000 };
+        assert_eq!(machine.rate(window(p99_us, 300 * MB)), None, "{n}");
+    }
+}
+
+#[test]
+fn the_queue_is_short_while_there_is_somebody_to_disturb() {
+    let short = UNDER_WAY_LEAST_BYTES;
+    let mut machine = rested();
+    let first = machine.step(window(1_000, 400 * MB));
+    assert_eq!(first.under_way_bytes, short, "a copy begins with that");
+    for _ in 0..4 {
+        machine.step(window(1_000, 400 * MB));
+    }
+    let everything = Limits {
+        background: true,
+        ..Limits::NONE
+    };
+    assert_eq!(machine.step(window(1_000, 400 * MB)), everything);
+    // The queue is shortened before the rate is.
+    let mut limits = everything;
+    while limits == everything {
+        limits = machine.step(window(2_000, 400 * MB));
+    }
+    assert_eq!((limits.bytes_per_s, limits.under_way_bytes), (None, short));
+    while limits.bytes_per_s.is_none() {
+        limits = machine.step(window(2_000, 400 * MB));
+    }
+    assert_eq!(limits.under_way_bytes, short);
+    // And is long again once the foreground is gone.
+    let gone = Window {
+        samples: 0,
+        ..window(0, 400 * MB)
+    };
+    assert_eq!(machine.step(gone).under_way_bytes, UNDER_WAY_MOST_BYTES);
+}
+
+#[test]
+fn what_copies_can_reach_is_learned_anew_now_and_then() {
+    let mut machine = rested();
+    let mut free = 0;
+    let mut limit = None;
+    for n in 0..4 * PROBE_EVERY_WINDOWS {
+        // After a while the place gives a quarter of what it gave.
+        let wire = if n < 50 { 400 * MB } else { 100 * MB };
+        free += u32::from(limit.is_none());
+        limit = machine.rate(window(9_000, limit.unwrap_or(wire).min(wire)));
+    }
+    assert_eq!(machine.peak, 100 * MB);
+    assert_eq!(limit, Some(machine.floor()));
+    assert!(
+        free * 100 <= 4 * PROBE_EVERY_WINDOWS + 100 * PROBE_WINDOWS,
+        "{free}"
+    );
+}
+
+#[test]
+fn copies_stand_back_while_somebody_may_be_disturbed_and_only_then() {
+    let mut machine = Adaptive::default();
+    assert!(!machine.step(Window::default()).background);
+    let mut machine = rested();
+    assert!(
+        machine.step(window(1_000, 0)).background,
+        "the next one begins so"
+    );
+    // What the most is, is learned from copies that compete.
+    let steps: Vec<bool> = (0..4)
+        .map(|_| machine.step(window(1_000, 400 * MB)).background)
+        .collect();
+    assert_eq!(steps, [false, true, true, true]);
+    let alone = Window {
+        samples: SAMPLES_MIN - 1,
+        ..window(1_000, 400 * MB)
+    };
+    assert!(!machine.step(alone).background);
+    assert!(machine.step(window(1_000, 400 * MB)).background);
+}
+
+#[test]
+fn copies_that_get_nothing_in_the_background_leave_it_for_most_of_the_time() {
+    let mut machine = rested();
+    for _ in 0..4 {
+        machine.step(window(1_000, 400 * MB));
+    }
+    let mut starving = Vec::new();
+    for _ in 0..3 * (STARVED_WINDOWS + INSIST_WINDOWS) {
+        starving.push(machine.step(window(1_000, MB)).background);
+    }
+    let inside = starving.iter().filter(|background| **background).count();
+    assert!(inside > 0, "it tries again");
+    assert!(inside * 10 <= starving.len(), "{inside}");
+    // Windows in which moves end and begin are no reason.
+    let mut machine = rested();
+    for _ in 0..4 {
+        machine.step(window(1_000, 400 * MB));
+    }
+    for n in 0..40 {
+        let speed = if n % 4 == 0 { 400 * MB } else { MB };
+        assert!(machine.step(window(1_000, speed)).background, "{n}");
+    }
+}
