@@ -177,6 +177,7 @@ async fn against_disk(
 ) -> Result<Option<Bar>, RigError> {
     eprintln!("measuring: {name}");
     let (mut ratios, mut produces, mut raws) = (Vec::new(), Vec::new(), Vec::new());
+    let mut bare = Bare::connect(bench, (records, bytes), concurrent).await?;
     let calls = (bench.args.bytes / (records * bytes) as u64).max(1);
     for turn in 0..=bench.args.pairs {
         bench.cluster.fresh(TOPIC, PARTITIONS).await?;
@@ -192,6 +193,7 @@ async fn against_disk(
             drive::closed(&caller, concurrent, until, cpu, bench.stop).await
         };
         let all = calls * (records * bytes) as u64;
+        bare.carry(bench, calls, turn > 0).await?;
         let (slot, raw) = if turn % 2 == 0 {
             let raw = disk::write_seconds(bench.place.dir(), all)?;
             (produce().await?, raw)
@@ -209,9 +211,51 @@ async fn against_disk(
     let mut told = slots(&produces);
     told["raw_bytes_per_s"] = json!(Pairs::of(&raws));
     told["share_of_raw"] = json!(Pairs::of(&ratios));
+    let carried: Vec<f64> = bare.slots.iter().map(Slot::bytes_per_s).collect();
+    let share = |of: &[f64]| -> Vec<f64> { carried.iter().zip(of).map(|(c, o)| c / o).collect() };
+    told["bare_calls_share_of_raw"] = json!(Pairs::of(&share(&raws)));
+    let stored: Vec<f64> = produces.iter().map(Slot::bytes_per_s).collect();
+    told["bare_calls_over_produce"] = json!(Pairs::of(&share(&stored)));
+    told["bare_calls"] = slots(&bare.slots);
     figures.insert(format!("{records}_x_{bytes}"), told);
     let is_bar = bytes == RECORD_BYTES;
     Ok(is_bar.then(|| Bar::paired(name, &ratios, Bound::AtLeast(DISK_SHARE))))
+}
+
+/// The same calls to a process that answers them and stores nothing: what a node could pass on to the disk at most, with
+/// the clients on this machine.
+struct Bare {
+    caller: Rc<ProduceCaller>,
+    concurrent: usize,
+    cpu: Cpu,
+    slots: Vec<Slot>,
+}
+
+impl Bare {
+    async fn connect(
+        bench: &Bench<'_>,
+        shape: (usize, usize),
+        concurrent: usize,
+    ) -> Result<Self, RigError> {
+        let addr = [bench.echo.addr().to_owned()];
+        let caller = ProduceCaller::connect(&addr, concurrent, TOPIC, shape).await;
+        Ok(Self {
+            caller: Rc::new(call("connecting to the echo", caller)?),
+            concurrent,
+            cpu: Cpu::of(vec![bench.echo.pid()]),
+            slots: Vec::new(),
+        })
+    }
+
+    async fn carry(&mut self, bench: &Bench<'_>, calls: u64, counts: bool) -> Result<(), RigError> {
+        let until = Until::Calls(calls);
+        let slot =
+            drive::closed(&self.caller, self.concurrent, until, &self.cpu, bench.stop).await?;
+        if counts {
+            self.slots.push(slot);
+        }
+        Ok(())
+    }
 }
 
 /// Measurements of one kind, for programs.

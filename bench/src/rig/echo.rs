@@ -1,5 +1,6 @@
 //! The bare echo: a process that answers a Cap'n Proto call with the bytes that came, and does nothing else,
-//! on the same executor and over the same connection code as a node.
+//! on the same executor and over the same connection code as a node. It answers a produce as a node does, too, and
+//! looks at no record: what that carries is the most that any node could pass on.
 //!
 //! What this file keeps true: what a node costs beyond this is what it does with records. The process ends
 //! when the run does, also when that is killed: it reads its standard input to the end.
@@ -20,6 +21,20 @@ impl node::Server for Echo {
         mut results: node::PeerResults,
     ) -> Result<(), capnp::Error> {
         results.get().set_peer(capnp_rpc::new_client(Echo));
+        Ok(())
+    }
+
+    async fn produce(
+        self: Rc<Self>,
+        params: node::ProduceParams,
+        mut results: node::ProduceResults,
+    ) -> Result<(), capnp::Error> {
+        let records = params.get()?.get_records()?.len();
+        let mut answers = results.get().init_results(records);
+        for at in 0..records {
+            let mut committed = answers.reborrow().get(at).init_committed();
+            committed.set_offset(at.into());
+        }
         Ok(())
     }
 }
