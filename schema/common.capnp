@@ -42,7 +42,8 @@ struct Error {
 struct Record {
   key @0 :Data;           # absent (null) = no key
   value @1 :Data;
-  timeMs @2 :UInt64;      # record time, ms since the Unix epoch; 0 = the node's clock decides
+  timeMs @2 :UInt64;      # record time, ms since the Unix epoch; 0 = the node's clock decides. More than a
+                          # day ahead of that, or longer ago than the topic's retention: invalid
 }
 
 struct Partition {

@@ -45,6 +45,8 @@ pub struct Metrics {
     pub redelivered_records: Counter,
     /// Records passed over because their bytes are corrupt.
     pub skipped_records: Counter,
+    /// Records that retention deleted before they were acked.
+    pub expired_records: Counter,
     /// Records dispatched to an owner.
     pub dispatched_records: Counter,
     /// Time from accepting a batch's oldest record until its owner has the batch.
@@ -139,6 +141,7 @@ impl Metrics {
             redelivery_age_seconds: long_durations(),
             redelivered_records: Counter::default(),
             skipped_records: Counter::default(),
+            expired_records: Counter::default(),
             dispatched_records: Counter::default(),
             dispatch_lag_seconds: long_durations(),
             undispatched_records: Gauge::default(),
@@ -242,6 +245,11 @@ impl Metrics {
             "skipped_records",
             "Records passed over because their bytes are corrupt",
             self.skipped_records.clone(),
+        );
+        r.register(
+            "expired_records",
+            "Records that retention deleted before they were acked",
+            self.expired_records.clone(),
         );
         r.register(
             "dispatched_records",

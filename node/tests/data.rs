@@ -6,7 +6,7 @@ mod client;
 mod support;
 
 use client::{ask, drain, leases, one_node, text, topic, value, with_client};
-use narad_core::ids::{Offset, PartitionIndex};
+use narad_core::ids::{Offset, PartitionIndex, WallMs};
 use narad_wire::client::calls::{ReplayRequest, Settle};
 use narad_wire::client::{Client, ClientOptions, Produced, TopicSettingsView};
 use narad_wire::convert::Record;
@@ -343,6 +343,7 @@ fn what_cannot_be_served_is_refused_with_a_code_and_a_hint() {
     with_client(addrs, async |client| {
         let settings = TopicSettingsView {
             max_record_bytes: 1_000,
+            retention_ms: 7 * 86_400_000,
             ..TopicSettingsView::default()
         };
         topic(&client, "orders", 2, settings).await;
@@ -374,6 +375,21 @@ fn what_cannot_be_served_is_refused_with_a_code_and_a_hint() {
         results[0].as_ref().unwrap();
         assert_eq!(results[1].as_ref().unwrap_err().code, ErrorCode::TooLarge);
         results[2].as_ref().unwrap();
+
+        // Neither does one whose time is in s or in µs: retention would go by it.
+        let timed = |time: u64| Record {
+            time: WallMs(time),
+            ..text("timed")
+        };
+        let times = [1_790_000_000, 1_790_000_000_000_000, 0].map(timed);
+        for named in [None, Some(PartitionIndex(0))] {
+            let results = client.produce_once("orders", &times, named).await.unwrap();
+            for wrong in &results[..2] {
+                let fault = wrong.as_ref().unwrap_err();
+                assert_eq!(fault.code, ErrorCode::Invalid, "{fault}");
+            }
+            results[2].as_ref().unwrap();
+        }
 
         let many: Vec<Record> = (0..10_001).map(|_| text("x")).collect();
         let large = client

@@ -38,6 +38,7 @@ pub use options::Options;
 pub use scan::{FrameScanner, ScanEvent};
 pub use staging::{Installed, StageBuf, Staging, WriteGate, roll_back_install};
 pub use store::append::Appended;
+pub use store::keep::Age;
 pub use store::read::ReadBatch;
 pub use store::recover::{Cut, Damage, RecoveryReport};
 pub use store::scrub::ScrubReport;

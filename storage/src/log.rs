@@ -13,6 +13,7 @@ use crate::options::Options;
 use crate::staging::Installed;
 use crate::store::Store;
 use crate::store::append::Appended;
+use crate::store::keep::Age;
 use crate::store::read::ReadBatch;
 use crate::store::recover::{RecoveryReport, scan_file};
 use crate::store::scrub::ScrubReport;
@@ -386,17 +387,17 @@ impl Log {
         self.0.state.borrow().closed.clone()
     }
 
-    /// Deletes whole sealed segments from the front: those older than `min_time`, and the oldest while
+    /// Deletes whole sealed segments from the front: those that are too old, and the oldest while
     /// the log is larger than `max_bytes`. Pinned and hidden records stay. Returns how many offsets went.
     ///
     /// # Errors
     /// The disk's error; what is left over is removed at the next open.
     pub async fn retain(
         &self,
-        min_time: Option<WallMs>,
+        age: Option<Age>,
         max_bytes: Option<u64>,
     ) -> Result<u64, StorageError> {
-        self.0.retain(min_time, max_bytes).await
+        self.0.retain(age, max_bytes).await
     }
 
     /// The flip of this copy is known: from now on it is an ordinary copy.

@@ -6,9 +6,10 @@ mod common;
 use common::*;
 use futures::future::{Either, select};
 use narad_core::ids::{Offset, WallMs};
-use narad_storage::{Log, Options};
+use narad_storage::{Age, Log, Options};
 use std::future::poll_fn;
 use std::pin::pin;
+use std::time::{Duration, UNIX_EPOCH};
 
 /// Segments of a few records each.
 fn small() -> Options {
@@ -29,6 +30,12 @@ async fn filled(root: &std::path::Path, count: u64) -> Log {
     log
 }
 
+/// Everything before `min` is too old; no record of these tests has a time to come.
+fn older(min: WallMs) -> Option<Age> {
+    let now = WallMs(u64::MAX);
+    Some(Age { min, now })
+}
+
 /// First offsets of the segments on the disk.
 fn bases(log: &Log) -> Vec<u64> {
     let name = |path: &std::path::PathBuf| path.file_name().unwrap().to_str().unwrap().to_owned();
@@ -47,11 +54,11 @@ fn what_is_too_old_goes_by_the_times_of_its_records_and_whole_segments_only() {
         let before = bases(&log);
         assert!(before.len() > 4, "{before:?}");
         // Record n has the time 1,000,000 + n: nothing is older than the first.
-        assert_eq!(log.retain(Some(WallMs(1_000_000)), None).await.unwrap(), 0);
+        assert_eq!(log.retain(older(WallMs(1_000_000)), None).await.unwrap(), 0);
         // A segment stays while one record in it is young enough.
         let third = before[2];
         let min = WallMs(1_000_000 + third + 1);
-        assert_eq!(log.retain(Some(min), None).await.unwrap(), third);
+        assert_eq!(log.retain(older(min), None).await.unwrap(), third);
         assert_eq!(
             (log.start(), bases(&log)),
             (Offset(third), before[2..].to_vec())
@@ -68,7 +75,7 @@ fn what_is_too_old_goes_by_the_times_of_its_records_and_whole_segments_only() {
         );
         expect_numbers(&log, third..60, LEN).await;
         // Also the segment that was written to last goes when all of it is too old; offsets go on.
-        let gone = log.retain(Some(WallMs(2_000_000)), None).await.unwrap();
+        let gone = log.retain(older(WallMs(2_000_000)), None).await.unwrap();
         assert_eq!((gone, bases(&log)), (60 - third, vec![]));
         assert_eq!(
             log.append(records(60, 1, LEN), None).await.unwrap().base,
@@ -77,6 +84,37 @@ fn what_is_too_old_goes_by_the_times_of_its_records_and_whole_segments_only() {
         log.close().await.unwrap();
         let (log, _) = Log::open(&root, copy(1), &small()).await.unwrap();
         expect_numbers(&log, 60..61, LEN).await;
+    });
+}
+
+#[test]
+fn a_time_to_come_keeps_nothing_longer_than_its_file_is_old() {
+    let dir = Dir::new("retain-ahead");
+    run(&dir, |root| async move {
+        let log = filled(&root, 20).await;
+        // Some producer counts in µs: its record lies far ahead of the clock.
+        let mut ahead = records(20, 1, LEN);
+        ahead[0].time = WallMs(1_000_020_000);
+        log.append(ahead, None).await.unwrap();
+        for n in 21..60 {
+            log.append(records(n, 1, LEN), None).await.unwrap();
+        }
+        let before = bases(&log);
+        let odd = before.iter().rposition(|base| *base <= 20).unwrap();
+        let next = before[odd + 1];
+        assert!(odd > 0 && next < 59, "{before:?}");
+        let age = Some(Age {
+            min: WallMs(1_000_059),
+            now: WallMs(1_000_100),
+        });
+        // Its file was written just now, later than that: it stays, and what stands behind it.
+        assert_eq!(log.retain(age, None).await.unwrap(), before[odd]);
+        let written = UNIX_EPOCH + Duration::from_millis(1_000_058);
+        let file = std::fs::File::open(&segment_files(log.dir())[0]).unwrap();
+        file.set_modified(written).unwrap();
+        let gone = log.retain(age, None).await.unwrap();
+        assert!(gone >= next - before[odd], "{gone} of {before:?}");
+        expect_numbers(&log, log.start().0..60, LEN).await;
     });
 }
 
@@ -214,7 +252,7 @@ fn a_rest_that_a_crash_left_is_removed_and_is_no_damage() {
         let log = filled(&root, 60).await;
         let first = segment_files(log.dir()).remove(0);
         let third = bases(&log)[2];
-        log.retain(Some(WallMs(1_000_000 + third + 1)), None)
+        log.retain(older(WallMs(1_000_000 + third + 1)), None)
             .await
             .unwrap();
         let rest = first.with_extension("gone.tmp");

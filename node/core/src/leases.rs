@@ -320,12 +320,17 @@ impl LeaseTable {
         self.pass_done();
     }
 
-    /// Retention has deleted everything below `start`.
-    pub fn retained_from(&mut self, start: Offset) {
-        self.skip(Run {
-            from: self.frontier,
-            to: start,
+    /// Retention has deleted everything below `start`. Answers how many records of that were neither
+    /// acked nor skipped.
+    pub fn retained_from(&mut self, start: Offset) -> u64 {
+        let from = self.frontier;
+        let done = self.done.range(..start).map(|(done_from, done_to)| {
+            let (from, to) = ((*done_from).max(from), (*done_to).min(start));
+            to.0.saturating_sub(from.0)
         });
+        let done: u64 = done.sum();
+        self.skip(Run { from, to: start });
+        start.0.saturating_sub(from.0) - done
     }
 
     fn due_by(&self, now: MonoMs) -> impl Iterator<Item = Offset> {

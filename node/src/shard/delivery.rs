@@ -105,10 +105,10 @@ impl Partition {
             return Ok(Vec::new());
         }
         let now = mono_ms();
+        self.retained();
         let runs = {
             let mut leases = self.leases.borrow_mut();
             leases.set_bounds(share.max_leases, share.max_acked_ahead);
-            leases.retained_from(self.log.start());
             leases.take(now, self.log.hwm(), share.max_records, share.max_deliveries)
         };
         self.frontier_moved();

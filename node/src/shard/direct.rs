@@ -4,9 +4,11 @@
 //! no task of its own: whoever drops the call cuts nothing in half. Whatever is not as simple goes
 //! back untouched.
 
+use crate::clock::wall_ms;
 use crate::shard::limits::PUT_BYTES;
 use crate::shard::produce::{Placed, count};
 use crate::shard::shard::Shard;
+use crate::shard::times;
 use narad_core::ids::{PartitionIndex, PartitionKey};
 use narad_core::meta::Topic;
 use narad_core::routing::{Here, Route, Wish};
@@ -63,6 +65,13 @@ fn place(
     let topic = state.topics.get(state.names.get(name)?)?;
     let bytes = batch.content_len();
     if bytes > PUT_BYTES || batch.largest() > topic.settings.max_record_bytes as usize {
+        return None;
+    }
+    let ((earliest, latest), now) = (batch.times(), wall_ms());
+    if ![earliest, latest]
+        .iter()
+        .all(|time| times::fits(*time, &topic.settings, now))
+    {
         return None;
     }
     let index = target(shard, &state, topic, batch, named)?;

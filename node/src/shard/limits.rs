@@ -41,6 +41,9 @@ pub(crate) const PRODUCE_PENDING_BYTES: usize = 256 << 20;
 pub(crate) const ANSWERS_OWED_MAX: u64 = 32 << 20;
 /// What a record on its way costs beside its bytes.
 pub(crate) const RECORD_COST_BYTES: usize = 96;
+/// How far ahead of this node's clock the time of a record may lie, in ms: more than clocks are apart
+/// and than a zone is off, and far less than a time in another unit.
+pub(crate) const TIME_AHEAD_MAX_MS: u64 = 24 * 60 * 60 * 1_000;
 
 /// Partitions that one batch is offered to before it goes into the ingress WAL.
 pub(crate) const REROUTES_MAX: usize = 4;

@@ -32,6 +32,7 @@ mod session;
 pub(crate) mod shard;
 pub(crate) mod task;
 mod ticks;
+mod times;
 mod upkeep;
 mod wals;
 

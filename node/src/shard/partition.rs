@@ -16,7 +16,7 @@ use narad_core::dispatch::is_new;
 use narad_core::ids::{CopyId, Offset, Origin, PartitionKey, RaftIndex, WalId, WalSeq, WallMs};
 use narad_core::leases::LeaseTable;
 use narad_core::moves::{AckRefusal, AppendRefusal, SourceInput, SourcePartition, StopReason};
-use narad_storage::{AppendError, Appended, Batch, Log, Record};
+use narad_storage::{Age, AppendError, Appended, Batch, Log, Record};
 use narad_wire::error::WireFault;
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -333,11 +333,21 @@ impl Partition {
         if settings.retention_ms.is_none() && settings.retention_bytes.is_none() {
             return Ok(());
         }
-        let min_time = settings
-            .retention_ms
-            .map(|ms| narad_core::ids::WallMs(wall_ms().0.saturating_sub(ms)));
-        self.log.retain(min_time, settings.retention_bytes).await?;
+        let now = wall_ms();
+        let age = settings.retention_ms.map(|ms| Age {
+            min: WallMs(now.0.saturating_sub(ms)),
+            now,
+        });
+        self.log.retain(age, settings.retention_bytes).await?;
+        self.retained();
         Ok(())
+    }
+
+    /// The leases follow what retention has deleted.
+    pub(crate) fn retained(&self) {
+        let start = self.log.start();
+        let unacked = self.leases.borrow_mut().retained_from(start);
+        self.ctx.metrics.expired_records.inc_by(unacked);
     }
 }
 

@@ -14,6 +14,7 @@ use crate::shard::limits::{PUT_BYTES, REROUTES_MAX};
 use crate::shard::lookup::lookup;
 use crate::shard::partition::record_bytes;
 use crate::shard::shard::Shard;
+use crate::shard::times;
 use futures::future::join_all;
 use narad_core::ids::{Offset, PartitionIndex, PartitionKey, TopicId, WallMs};
 use narad_core::meta::Topic;
@@ -94,7 +95,8 @@ pub(crate) async fn produce(
     Ok(placed)
 }
 
-/// Refuses records over the topic's limit and gives the others their time.
+/// Refuses records over the topic's limit or of a time that cannot be meant, and gives a time to those
+/// without one.
 fn check(topic: &Topic, records: Vec<Record>, placed: &mut [Option<Placed>]) -> Vec<Item> {
     let limit = topic.settings.max_record_bytes as usize;
     let now = wall_ms();
@@ -111,6 +113,11 @@ fn check(topic: &Topic, records: Vec<Record>, placed: &mut [Option<Placed>]) -> 
         }
         if record.time == WallMs(0) {
             record.time = now;
+        }
+        if !times::fits(record.time, &topic.settings, now) {
+            let fault = times::refusal(record.time, &topic.settings, now);
+            placed[index] = Some(Placed::Refused(fault));
+            continue;
         }
         items.push((index, record));
     }

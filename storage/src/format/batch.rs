@@ -24,6 +24,7 @@ pub struct Batch {
     starts: Vec<u32>,
     count: usize,
     first_time: WallMs,
+    earliest: WallMs,
     last_time: WallMs,
     content: usize,
     largest: usize,
@@ -119,6 +120,10 @@ impl Batch {
             let start = u32::try_from(start).expect("a batch is far below 4 GiB");
             self.starts.push(start);
         }
+        self.earliest = match self.count {
+            0 => record.time,
+            _ => self.earliest.min(record.time),
+        };
         self.count += 1;
         self.last_time = self.last_time.max(record.time);
         self.content += record.content_len();
@@ -193,6 +198,12 @@ impl Batch {
 
     pub(crate) const fn last_time(&self) -> WallMs {
         self.last_time
+    }
+
+    /// The earliest and the latest time of its records.
+    #[must_use]
+    pub const fn times(&self) -> (WallMs, WallMs) {
+        (self.earliest, self.last_time)
     }
 
     /// Memory that it takes, in bytes.

@@ -1,7 +1,8 @@
 //! Housekeeping beside the append path: the segment list, footers, trimming, retention, closing.
 //!
 //! What this file keeps true: nothing here delays an append for longer than a trim of an idle log; the
-//! list may lag behind the segments (recovery scans what it does not name) but never runs ahead of them.
+//! list may lag behind the segments (recovery scans what it does not name) but never runs ahead of them; no
+//! record keeps what stands behind it for ever, whatever time its producer gave it.
 
 use super::index::{footer_at, write_footer};
 use super::state::{State, Store};
@@ -12,8 +13,18 @@ use crate::removal::{self, Rest};
 use narad_core::copy::SegmentId;
 use narad_core::ids::{Offset, WallMs};
 use std::rc::{Rc, Weak};
+use std::time::UNIX_EPOCH;
 
 pub(crate) const LIST_FILE: &str = "segments.list";
+
+/// What is too old to be kept.
+#[derive(Clone, Copy, Debug)]
+pub struct Age {
+    /// Records of earlier times are.
+    pub min: WallMs,
+    /// The time now. A segment with a record of a later one goes by when its file was last written.
+    pub now: WallMs,
+}
 
 impl State {
     pub(crate) fn list(&self, store: &Store) -> SegmentList {
@@ -245,15 +256,16 @@ impl Store {
         .await;
     }
 
-    /// Deletes whole sealed segments from the front: those whose records are all older than
-    /// `min_time`, and the oldest ones while the log is larger than `max_bytes`. Pinned and hidden
-    /// records stay. Returns how many records went.
+    /// Deletes whole sealed segments from the front: those whose records are all too old, and the
+    /// oldest ones while the log is larger than `max_bytes`. Pinned and hidden records stay. Returns
+    /// how many records went.
     pub(crate) async fn retain(
         self: &Rc<Self>,
-        min_time: Option<WallMs>,
+        age: Option<Age>,
         max_bytes: Option<u64>,
     ) -> Result<u64, StorageError> {
-        self.seal_if_old(min_time).await;
+        self.seal_if_old(age).await;
+        let written_long_ago = self.written_long_ago(age).await;
         let (start, gone, before) = {
             let mut state = self.state.borrow_mut();
             let floor = state
@@ -266,7 +278,8 @@ impl Store {
             let mut start = state.start;
             for segment in &state.segments[..sealed] {
                 let t = &segment.totals;
-                let old = min_time.is_some_and(|min| t.last_time < min);
+                let old = age.is_some_and(|age| t.last_time < age.min)
+                    || written_long_ago.contains(&segment.id);
                 let large = max_bytes.is_some_and(|max| total > max);
                 if t.end > floor || !(old || large) {
                     break;
@@ -295,22 +308,63 @@ impl Store {
     }
 
     /// An idle log whose newest records are too old lets them go as well.
-    async fn seal_if_old(self: &Rc<Self>, min_time: Option<WallMs>) {
-        let Some(min) = min_time else { return };
+    async fn seal_if_old(self: &Rc<Self>, age: Option<Age>) {
+        let Some(age) = age else { return };
         let Ok(_permit) = self.writing.acquire_permit(1).await else {
             return;
         };
         self.prepared().await;
-        let mut state = self.state.borrow_mut();
-        let old = state
-            .segments
-            .last()
-            .is_some_and(|s| s.totals.last_time < min);
-        if state.active && old {
-            state.seal_active();
-            drop(state);
+        let active = {
+            let state = self.state.borrow();
+            let last = state.segments.last().filter(|_| state.active);
+            last.map(|s| (s.id, s.totals.last_time))
+        };
+        // Nothing is written to it meanwhile: the writer's lock is held.
+        if let Some((id, last_time)) = active
+            && self.is_old(id, last_time, age).await
+        {
+            self.state.borrow_mut().seal_active();
             self.after_seal();
         }
+    }
+
+    /// Sealed segments from the front that are too old although a record in them has a time to come.
+    async fn written_long_ago(&self, age: Option<Age>) -> Vec<SegmentId> {
+        let Some(age) = age else { return Vec::new() };
+        let sealed: Vec<_> = {
+            let state = self.state.borrow();
+            let sealed = state.segments.len() - usize::from(state.active);
+            let sealed = state.segments[..sealed].iter();
+            sealed.map(|s| (s.id, s.totals.last_time)).collect()
+        };
+        let mut old = Vec::new();
+        // No further than the first that stays: the files of the others need no look.
+        for (id, last_time) in sealed {
+            if !self.is_old(id, last_time, age).await {
+                break;
+            }
+            if last_time >= age.min {
+                old.push(id);
+            }
+        }
+        old
+    }
+
+    /// Whether all records of a segment are too old, the latest of which has `last_time`. A producer
+    /// may say any time; no record came later than the file was last written.
+    async fn is_old(&self, id: SegmentId, last_time: WallMs, age: Age) -> bool {
+        if last_time <= age.now {
+            return last_time < age.min;
+        }
+        let path = self.path_of(id);
+        let look = path.clone();
+        let look = move || std::fs::metadata(look)?.modified();
+        let written = disk::blocking("look at", &path, look).await;
+        // What the system cannot tell is kept.
+        written
+            .ok()
+            .and_then(|at| at.duration_since(UNIX_EPOCH).ok())
+            .is_some_and(|at| at.as_millis() < u128::from(age.min.0))
     }
 
     fn forget(&self, gone: &[SegmentId]) -> Vec<Gone> {

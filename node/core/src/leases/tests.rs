@@ -127,20 +127,27 @@ fn unreadable_records_are_passed_over() {
 fn retention_takes_leases_along() {
     let mut t = table();
     let got = deliver(&mut t, 0, 10, 10);
-    t.retained_from(Offset(4));
+    t.ack(got[1].0, got[1].1.nonce, MonoMs(1)).unwrap();
+    assert_eq!(t.retained_from(Offset(4)), 3, "one of four was acked");
     assert_eq!(t.frontier(), Offset(4));
     assert!(t.ack(got[3].0, got[3].1.nonce, MonoMs(1)).is_err());
     t.ack(got[4].0, got[4].1.nonce, MonoMs(1)).unwrap();
     assert_eq!(t.frontier(), Offset(5));
-    t.retained_from(Offset(2));
+    assert_eq!(t.retained_from(Offset(2)), 0);
     assert_eq!(t.frontier(), Offset(5));
+    t.ack(got[6].0, got[6].1.nonce, MonoMs(1)).unwrap();
+    t.ack(got[7].0, got[7].1.nonce, MonoMs(1)).unwrap();
+    t.ack(got[8].0, got[8].1.nonce, MonoMs(1)).unwrap();
+    // The bound cuts a run of acked ones; what was never taken was not acked either.
+    assert_eq!(t.retained_from(Offset(8)), 1);
+    assert_eq!(t.retained_from(Offset(12)), 3);
 }
 
 #[test]
 fn retention_may_pass_a_record_while_it_is_read() {
     let mut t = table();
     t.take(MonoMs(0), Offset(4), 4, None);
-    t.retained_from(Offset(2));
+    assert_eq!(t.retained_from(Offset(2)), 2);
     assert_eq!(t.grant(Offset(1), MonoMs(0), VISIBLE), None);
     t.retire(Offset(0));
     t.give_back(Offset(1), MonoMs(0));
