@@ -1,4 +1,5 @@
-//! Leases whose answer does not reach anybody: they are delivered to others at once.
+//! Connections that do not end well: leases whose answer does not reach anybody are delivered to others
+//! at once, and damaged messages end nothing but their connection.
 //!
 //! What this file keeps true: visibility is far longer than any test waits, so nothing that is seen
 //! here comes back by its timeout.
@@ -15,8 +16,9 @@ use narad_wire::client::{Client, TopicSettingsView};
 use narad_wire::rpc::{Link, connect_link};
 use narad_wire::runtime::Glommio;
 use std::collections::BTreeSet;
+use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use support::PATIENCE;
 
 /// An answer that is not done with: its receipt is held.
@@ -222,4 +224,64 @@ fn leases_that_another_node_passes_on_come_back_when_it_or_its_client_is_gone() 
         cluster.nodes[index].wait_ready();
     }
     drop(to);
+}
+
+/// What a client sends that asks who is there, produces and consumes, all in one go: an answer never
+/// comes.
+fn recorded_session() -> Vec<u8> {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let addr = listener.local_addr().unwrap().to_string();
+    let record = std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        let mut all = Vec::new();
+        stream.read_to_end(&mut all).unwrap();
+        all
+    });
+    with_client(vec![addr.clone()], async move |_| {
+        let link = connect_link(&Glommio, &addr, PATIENCE).await.unwrap();
+        let node = link.node();
+        let info = node.info_request().send().promise;
+        let mut produce = node.produce_request();
+        produce.get().set_topic("orders");
+        produce.get().init_records(1).get(0).set_value(b"a record");
+        let produce = produce.send().promise;
+        let mut consume = node.consume_request();
+        consume.get().set_topic("orders");
+        let consume = consume.send().promise;
+        // Long enough to be written; what else it leaves out is left out of every session.
+        let wait = glommio::timer::sleep(Duration::from_millis(300));
+        let asked = futures::future::join3(info, produce, consume);
+        let _ = futures::future::select(Box::pin(wait), Box::pin(asked)).await;
+    });
+    record.join().unwrap()
+}
+
+#[test]
+fn damaged_messages_end_their_connection_and_not_the_node() {
+    let session = recorded_session();
+    assert!(session.len() > 300, "{} bytes recorded", session.len());
+    let (mut cluster, addrs) = one_node("damaged-messages", &[]);
+    with_client(addrs.clone(), async |client| {
+        topic(&client, "orders", 1, patient_topic()).await;
+    });
+    let mut answered = 0;
+    for bit in (0..session.len() * 8).step_by(5) {
+        let mut bad = session.clone();
+        bad[bit / 8] ^= 1 << (bit % 8);
+        let mut stream = TcpStream::connect(&addrs[0]).expect("the node listens");
+        // A node that has heard enough does not read to the end.
+        let _ = stream.write_all(&bad);
+        let _ = stream.shutdown(Shutdown::Write);
+        let mut answer = Vec::new();
+        let _ = stream.read_to_end(&mut answer);
+        answered += usize::from(!answer.is_empty());
+    }
+    assert!(answered > 0, "some of the damage is harmless");
+    assert!(cluster.nodes[0].runs());
+    with_client(addrs, async |client| {
+        // One bit makes a removal of the topic of what produces into it.
+        topic(&client, "orders", 1, patient_topic()).await;
+        let again = client.produce_once("orders", &[text("after")], None).await;
+        again.expect("an answer")[0].as_ref().expect("taken");
+    });
 }

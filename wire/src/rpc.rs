@@ -7,10 +7,12 @@
 //! Cancellation: dropping the future of a call cancels the handler at the server at an unknown
 //! point. Handlers whose work must not be cut in half run it in a task of their own.
 
+mod caught;
 mod door;
 mod line;
 mod link;
 
+pub use caught::{OwnDispatch, new_client, panic_is_caught};
 pub use door::Door;
 pub use line::Line;
 pub use link::{Link, reader_options, serve_over};

@@ -3,8 +3,10 @@
 //! What this file keeps true: a broken invariant never leaves a node half-alive, with one executor
 //! gone and the others answering; everything acked is durable, so ending at once loses nothing.
 //!
-//! One panic is none of ours and breaks nothing: a helper thread of the runtime that ends a system
-//! call (the removal of a large file) after its executor has stopped finds nobody to tell.
+//! Two panics are none of ours and break nothing: a helper thread of the runtime that ends a system
+//! call (the removal of a large file) after its executor has stopped finds nobody to tell; and the RPC
+//! library answers some impossible messages with one, which is caught and ends their connection
+//! ([`narad_wire::rpc::panic_is_caught`]).
 
 use std::panic::PanicHookInfo;
 
@@ -15,6 +17,10 @@ pub fn abort_on_panic() {
         let file = info.location().map_or("", std::panic::Location::file);
         if is_late_helper(file, what) {
             tracing::debug!("a helper thread has outlived its executor");
+            return;
+        }
+        if narad_wire::rpc::panic_is_caught() {
+            tracing::debug!("the RPC library panicked at {file}: {what}");
             return;
         }
         let thread = std::thread::current();
@@ -43,9 +49,20 @@ fn is_late_helper(file: &str, what: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::is_late_helper;
+    use super::{abort_on_panic, is_late_helper};
+    use futures::io::{AsyncRead, AsyncWrite};
+    use glommio::net::TcpListener;
     use glommio::{LocalExecutorBuilder, Placement, PoolPlacement};
+    use narad_schema::client_capnp::node;
+    use narad_wire::rpc::{self, Line};
+    use nix::sys::signal::Signal;
+    use std::io;
+    use std::os::unix::process::ExitStatusExt;
+    use std::pin::Pin;
+    use std::process::Command;
+    use std::rc::Rc;
     use std::sync::mpsc;
+    use std::task::{Context, Poll};
     use std::time::Duration;
 
     #[test]
@@ -78,5 +95,103 @@ mod tests {
             "failed to send response"
         ));
         assert!(!is_late_helper(&file, "another one"));
+    }
+
+    /// What the process that panics is told by, and which of its two ways.
+    const CHILD: &str = "NARAD_TEST_PANICS";
+
+    /// A peer on whose bytes the RPC library panics.
+    struct Impossible;
+
+    impl AsyncRead for Impossible {
+        fn poll_read(
+            self: Pin<&mut Self>,
+            _: &mut Context<'_>,
+            _: &mut [u8],
+        ) -> Poll<io::Result<usize>> {
+            panic!("an impossible message");
+        }
+    }
+
+    impl AsyncWrite for Impossible {
+        fn poll_write(
+            self: Pin<&mut Self>,
+            _: &mut Context<'_>,
+            from: &[u8],
+        ) -> Poll<io::Result<usize>> {
+            Poll::Ready(Ok(from.len()))
+        }
+
+        fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Poll::Ready(Ok(()))
+        }
+
+        fn poll_close(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Poll::Ready(Ok(()))
+        }
+    }
+
+    /// A node with a broken invariant.
+    struct Broken;
+
+    impl node::Server for Broken {
+        async fn info(
+            self: Rc<Self>,
+            _: node::InfoParams,
+            _: node::InfoResults,
+        ) -> Result<(), capnp::Error> {
+            panic!("a broken invariant");
+        }
+    }
+
+    async fn child(way: &str) {
+        let bootstrap: node::Client = rpc::new_client(Broken);
+        if way == "library" {
+            let served = rpc::serve_over(Impossible, bootstrap, Line::default()).await;
+            served.expect_err("the connection is ended");
+            return;
+        }
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let addr = listener.local_addr().expect("an address").to_string();
+        glommio::spawn_local(async move {
+            let stream = listener.accept().await.expect("a connection");
+            let _ = rpc::serve(stream, bootstrap, Line::default()).await;
+        })
+        .detach();
+        let wait = Duration::from_secs(60);
+        let node = rpc::connect(&addr, wait).await.expect("connected");
+        let _ = rpc::call(wait, node.info_request().send(), |_| Ok(())).await;
+    }
+
+    #[test]
+    fn a_peers_impossible_message_ends_its_connection_and_a_broken_invariant_the_process() {
+        if let Ok(way) = std::env::var(CHILD) {
+            abort_on_panic();
+            let executor = LocalExecutorBuilder::new(Placement::Unbound)
+                .spawn(move || async move { child(&way).await });
+            executor.expect("it starts").join().expect("it ends");
+            return;
+        }
+        let run = |way: &str| {
+            let name = concat!(
+                "process::panics::tests::",
+                "a_peers_impossible_message_ends_its_connection_and_a_broken_invariant_the_process"
+            );
+            let mut child = Command::new(std::env::current_exe().expect("this program"));
+            child.args(["--exact", "--nocapture", name]).env(CHILD, way);
+            child.output().expect("it runs")
+        };
+        let library = run("library");
+        let told = String::from_utf8_lossy(&library.stdout);
+        assert!(library.status.success(), "{library:?}");
+        assert!(told.contains("1 passed"), "{told}");
+        let handler = run("handler");
+        assert_eq!(
+            handler.status.signal(),
+            Some(Signal::SIGABRT as i32),
+            "{handler:?}"
+        );
+        let told = String::from_utf8_lossy(&handler.stderr);
+        assert!(told.contains("a broken invariant"), "{told}");
     }
 }

@@ -93,7 +93,7 @@ pub(crate) async fn listen(shard: Rc<Shard>, listener: TcpListener) {
             let _counted = Counted::new(shard.clone());
             let line = Line::default();
             let bootstrap: client_capnp::node::Client =
-                capnp_rpc::new_client(NodeServer::new(shard, Gate::new(), line.clone()));
+                narad_wire::rpc::new_client(NodeServer::new(shard, Gate::new(), line.clone()));
             if let Err(error) = narad_wire::rpc::serve(stream, bootstrap, line).await {
                 tracing::debug!(%error, "a connection ended");
             }

@@ -364,7 +364,7 @@ pub(crate) fn fill(mut builder: node::consume_results::Builder<'_>, got: Got, li
     line.owe(got.bytes() as u64);
     if !got.handed.is_empty() {
         let receipt = Receipt::new(got.handed, line.clone());
-        builder.set_receipt(capnp_rpc::new_client(receipt));
+        builder.set_receipt(narad_wire::rpc::new_client(receipt));
     }
     let mut list = builder.init_records(list_len(got.records.len()));
     for (index, one) in (0u32..).zip(&got.records) {

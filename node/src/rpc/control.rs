@@ -324,7 +324,7 @@ impl node::Server for ControlDoor {
             tracing::debug!(%node, "a peer connects to the control core");
             let calls = ControlCalls::new(self.ctx.clone());
             let server = ControlPeer { calls };
-            results.get().set_peer(capnp_rpc::new_client(server));
+            results.get().set_peer(narad_wire::rpc::new_client(server));
         });
         Ok(())
     }
@@ -346,7 +346,7 @@ pub(crate) fn serve(ctx: Arc<NodeContext>, socket: OwnedFd, permit: OwnedSemapho
         ctx.metrics.connections.inc();
         // SAFETY: the descriptor is a connected socket that nobody else owns from here on.
         let stream = unsafe { glommio::net::TcpStream::from_raw_fd(socket.into_raw_fd()) };
-        let bootstrap: node::Client = capnp_rpc::new_client(ControlDoor { ctx: ctx.clone() });
+        let bootstrap: node::Client = narad_wire::rpc::new_client(ControlDoor { ctx: ctx.clone() });
         if let Err(error) = narad_wire::rpc::serve(stream, bootstrap, Line::default()).await {
             tracing::debug!(%error, "a connection to the control core ended");
         }

@@ -379,7 +379,7 @@ impl node::Server for NodeServer {
         };
         answer!(results, outcome, |server| results
             .get()
-            .set_peer(capnp_rpc::new_client(server)));
+            .set_peer(narad_wire::rpc::new_client(server)));
         Ok(())
     }
 }

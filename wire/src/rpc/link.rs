@@ -1,5 +1,6 @@
 //! One connection, as an object that knows when it has ended.
 
+use super::caught::Caught;
 use super::line::{EndGuard, Line, Watched};
 use crate::error::WireError;
 use crate::limits;
@@ -8,12 +9,11 @@ use capnp::message::ReaderOptions;
 use capnp_rpc::rpc_twoparty_capnp::Side;
 use capnp_rpc::{RpcSystem, twoparty};
 use futures::channel::oneshot;
-use futures::future::{Either, FutureExt, select};
+use futures::future::{Either, select};
 use futures::io::{AsyncRead, AsyncReadExt, AsyncWrite, BufReader, BufWriter};
 use narad_schema::client_capnp::node;
 use std::cell::Cell;
 use std::future::Future;
-use std::panic::AssertUnwindSafe;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -79,7 +79,7 @@ impl Link {
         let flag = ClosedFlag(closed.clone());
         let driver = async move {
             let _flag = flag;
-            let system = AssertUnwindSafe(system).catch_unwind();
+            let system = Caught::new(system);
             let mut system = match select(system, closing).await {
                 Either::Left((Err(_), _)) => {
                     tracing::error!("a connection was ended because its peer's answer panicked");
@@ -143,12 +143,12 @@ where
 {
     let stream = Watched::new(stream, line.clone());
     let system = system(stream, Side::Server, Some(bootstrap.client));
-    let mut system = Box::pin(AssertUnwindSafe(system).catch_unwind());
+    let mut system = Caught::new(system);
     // Dropped before the system is, also when this future is dropped in the middle.
     let _ended = EndGuard(line);
     // The RPC library answers some impossible messages with a panic, which would take the whole
     // executor along: a peer's bytes end the peer's connection and nothing else.
-    match system.as_mut().await {
+    match (&mut system).await {
         Ok(Ok(())) => Ok(()),
         Ok(Err(error)) if error.kind == capnp::ErrorKind::Disconnected => Ok(()),
         Ok(Err(error)) => Err(error.into()),
