@@ -45,6 +45,8 @@ pub struct Metrics {
     pub redelivered_records: Counter,
     /// Records passed over because their bytes are corrupt.
     pub skipped_records: Counter,
+    /// Reads for consumers that the disk refused.
+    pub failed_reads: Counter,
     /// Records that retention deleted before they were acked.
     pub expired_records: Counter,
     /// Records dispatched to an owner.
@@ -141,6 +143,7 @@ impl Metrics {
             redelivery_age_seconds: long_durations(),
             redelivered_records: Counter::default(),
             skipped_records: Counter::default(),
+            failed_reads: Counter::default(),
             expired_records: Counter::default(),
             dispatched_records: Counter::default(),
             dispatch_lag_seconds: long_durations(),
@@ -245,6 +248,11 @@ impl Metrics {
             "skipped_records",
             "Records passed over because their bytes are corrupt",
             self.skipped_records.clone(),
+        );
+        r.register(
+            "failed_reads",
+            "Reads for consumers that the disk refused; each is tried again",
+            self.failed_reads.clone(),
         );
         r.register(
             "expired_records",

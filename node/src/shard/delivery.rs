@@ -1,20 +1,22 @@
 //! Leasing records to consumers, and what consumers do with their leases.
 //!
 //! What this file keeps true: every reserved offset is granted, skipped or given back, also when
-//! its consumer goes away while the record is read; the log's frontier follows the acks and never
-//! runs ahead of them; a consumer that parks wakes for a new record, for a lease that ends and for
+//! its consumer goes away while the record is read; what the disk refuses to read is tried again after
+//! a pause and holds nothing else back; the log's frontier follows the acks and never runs ahead of
+//! them; a consumer that parks wakes for a new record, for a lease that ends and for
 //! a partition that arrives.
 
 use crate::clock::{mono_ms, wall_ms};
 use crate::messages::{Answer, Delivered, LeaseRef, Settle};
 use crate::shard::faults;
-use crate::shard::limits::{PARK_MIN_MS, PARK_SLICE_MS};
+use crate::shard::limits::{PARK_MIN_MS, PARK_SLICE_MS, RECONCILE_RETRY_MS};
 use crate::shard::partition::Partition;
 use crate::shard::shard::Shard;
 use futures::FutureExt;
 use narad_core::ids::{MonoMs, Offset, PartitionKey, TopicId};
 use narad_core::leases::Run;
 use narad_core::meta::TopicSettings;
+use narad_storage::StorageError;
 use narad_wire::error::WireFault;
 use std::collections::BTreeSet;
 use std::rc::Rc;
@@ -62,6 +64,17 @@ impl<'a> Reserved<'a> {
     /// Dealt with.
     fn done(&mut self, offset: Offset) {
         self.offsets.remove(&offset);
+    }
+
+    /// Given back, and not due again before a pause is over.
+    fn later(&mut self, run: Run) {
+        let at = mono_ms().plus_ms(RECONCILE_RETRY_MS);
+        let mut leases = self.partition.leases.borrow_mut();
+        let behind = self.offsets.split_off(&run.to);
+        for offset in self.offsets.split_off(&run.from) {
+            leases.give_back(offset, at);
+        }
+        self.offsets.extend(behind);
     }
 }
 
@@ -117,22 +130,20 @@ impl Partition {
             .flat_map(|run| (run.from.0..run.to.0).map(Offset));
         let mut reserved = Reserved::new(self, offsets);
         let mut delivered = Vec::new();
-        let mut bytes = 0usize;
+        let (mut bytes, mut unread) = (0usize, None);
         for run in runs {
             let mut at = run.from;
             while at < run.to && (bytes < share.max_bytes || delivered.is_empty()) {
                 let count = usize::try_from(run.to.0 - at.0).unwrap_or(usize::MAX);
                 let left = share.max_bytes.saturating_sub(bytes).max(1);
-                let batch = self
-                    .log
-                    .read(at, count, left)
-                    .await
-                    .map_err(|error| faults::read_failed(self.key(), &error));
-                let batch = match batch {
+                let batch = match self.log.read(at, count, left).await {
                     Ok(batch) => batch,
-                    // What is leased already is delivered; the fault comes with the next call.
-                    Err(_) if !delivered.is_empty() => return Ok(delivered),
-                    Err(fault) => return Err(fault),
+                    Err(error) => {
+                        self.unread(&error);
+                        unread = Some(faults::read_failed(self.key(), &error));
+                        reserved.later(Run { from: at, ..run });
+                        break;
+                    }
                 };
                 if batch.next <= at {
                     break;
@@ -168,7 +179,22 @@ impl Partition {
                 at = at.max(next);
             }
         }
-        Ok(delivered)
+        match unread {
+            Some(fault) if delivered.is_empty() => Err(fault),
+            // What is leased is delivered.
+            _ => Ok(delivered),
+        }
+    }
+
+    /// Tells of a read that the disk refused.
+    fn unread(&self, error: &StorageError) {
+        self.ctx.metrics.failed_reads.inc();
+        let cause = error.to_string();
+        // Once a cause, not once a try.
+        if self.unread.borrow().as_ref() != Some(&cause) {
+            tracing::error!(copy = %self.copy, %error, "records cannot be read; the others are delivered, these are tried again every second");
+            self.unread.replace(Some(cause));
+        }
     }
 
     /// Takes leases back that did not reach their consumer.
@@ -273,7 +299,7 @@ impl Shard {
                 }
                 Err(fault) => {
                     // The other partitions' records are not held back by one that cannot be read.
-                    tracing::warn!(copy = %partition.copy, %fault, "a partition cannot be read");
+                    tracing::debug!(copy = %partition.copy, %fault, "a partition cannot be read");
                 }
             }
         }

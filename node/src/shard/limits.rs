@@ -62,7 +62,7 @@ pub(crate) const OPEN_WAIT_MS: u64 = 2_000;
 pub(crate) const FLIP_WAIT_MS: u64 = 5_000;
 /// Logs opened at once when a shard starts.
 pub(crate) const OPENS_AT_ONCE: usize = 8;
-/// Pause before an open, a salvage or a reclaim that failed is tried again, in ms.
+/// Pause before an open, a salvage, a reclaim or a read for consumers that failed is tried again, in ms.
 pub(crate) const RECONCILE_RETRY_MS: u64 = 1_000;
 /// Interval at which everything is compared with the metadata even when nothing changed, in ms: a
 /// safety net, every change wakes the loop by itself.

@@ -54,6 +54,8 @@ pub(crate) struct Partition {
     pub(crate) marked: Cell<bool>,
     /// Set once, when this copy is not served any more.
     pub(crate) stopped: RefCell<Option<StopReason>>,
+    /// Why records could not be read, the last time that it was told.
+    pub(crate) unread: RefCell<Option<String>>,
     /// Group commits that the metrics know of.
     told_commits: Cell<u64>,
     fed: Cell<RaftIndex>,
@@ -113,6 +115,7 @@ impl Partition {
             wakes,
             marked: Cell::new(marked),
             stopped: RefCell::new(None),
+            unread: RefCell::default(),
             told_commits: Cell::default(),
             fed: Cell::new(state.applied),
             in_flight: Cell::new(0),
