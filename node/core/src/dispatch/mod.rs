@@ -8,7 +8,8 @@
 //!   because the owner recognises what it has by the highest sequence that it appended;
 //! - each partition is retried by itself, so one that is frozen or unreachable delays no other; a
 //!   node that does not answer takes a few of the sends in flight, never all;
-//! - a change of owner, epoch or handoff that is applied here is acted upon at once;
+//! - a change of owner, epoch or handoff that is applied here is acted upon at once, also when it is
+//!   applied while a batch is on its way;
 //! - a partition that the client named is never exchanged for another;
 //! - memory is bounded however long the WAL is: what does not fit is read again later.
 
@@ -94,7 +95,7 @@ impl Dispatch {
     pub fn step(&mut self, now: MonoMs, input: DispatchInput) -> Vec<DispatchEffect> {
         let mut effects = Vec::new();
         match input {
-            DispatchInput::Applied(state) => self.apply(now, state),
+            DispatchInput::Applied(state) => self.apply(state),
             DispatchInput::Arrived => self.unread = true,
             DispatchInput::Read { entries, exhausted } => {
                 self.take(&entries, exhausted, &mut effects);
@@ -149,7 +150,7 @@ impl Dispatch {
         self.held
     }
 
-    fn apply(&mut self, now: MonoMs, state: Arc<MetaState>) {
+    fn apply(&mut self, state: Arc<MetaState>) {
         if state.applied < self.state.applied {
             // Told late: what was known already stands.
             return;
@@ -159,8 +160,7 @@ impl Dispatch {
             .retain(|topic| !self.state.topics.contains_key(topic));
         for (key, queue) in &mut self.queues {
             if queue.retry_at.is_some() && queue.seen != Seen::of(&self.state, *key) {
-                queue.retry_at = Some(now);
-                queue.backoff_ms = 0;
+                queue.at_once();
             }
         }
     }
@@ -213,8 +213,12 @@ impl Dispatch {
             SendEnd::Appended => {
                 let seqs = queue.pop(count);
                 self.held -= seqs.len();
-                queue.succeeded();
+                queue.at_once();
                 effects.push(DispatchEffect::Done { seqs });
+            }
+            // What was applied while it was on its way: neither the pause nor the advice is about that.
+            SendEnd::Again { .. } if queue.seen != Seen::of(&self.state, key) => {
+                queue.at_once();
             }
             SendEnd::Again { retry_after_ms } => queue.failed(now, retry_after_ms),
         }
@@ -237,8 +241,10 @@ impl Dispatch {
         self.sends -= 1;
         if durable {
             self.held -= queue.remove(&seqs);
-            queue.succeeded();
+            queue.at_once();
             effects.push(DispatchEffect::Done { seqs });
+        } else if queue.seen != Seen::of(&self.state, key) {
+            queue.at_once();
         } else {
             queue.failed(now, 0);
         }

@@ -144,7 +144,8 @@ impl Queue {
         (self.retry_at, self.backoff_ms, self.seen) = (None, 0, None);
     }
 
-    pub(super) fn succeeded(&mut self) {
+    /// No pause before the next attempt: the latest has succeeded, or what it was made upon is over.
+    pub(super) fn at_once(&mut self) {
         self.backoff_ms = 0;
         self.retry_at = None;
     }

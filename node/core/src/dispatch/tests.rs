@@ -166,6 +166,30 @@ fn a_flip_is_acted_upon_at_once() {
 }
 
 #[test]
+fn a_flip_that_is_applied_while_a_batch_is_on_its_way_needs_no_pause_and_no_advice() {
+    let mut s = Shell::new();
+    let moved = key(s.topic, 0);
+    let command = s.world.set_target(moved, 3);
+    s.world.done(command);
+    let command = s.world.begin(moved);
+    s.world.done(command);
+    s.applied();
+    s.found(&[(1, 0, true)]);
+    let command = s.world.complete(moved, 0);
+    s.world.done(command);
+    assert!(s.applied().is_empty(), "it is on its way to the old owner");
+    let retry_after_ms = 5_000;
+    let effects = s.sent(0, SendEnd::Again { retry_after_ms });
+    assert_eq!(effects, [s.send(0, &[1])]);
+    assert!(
+        matches!(&effects[0], DispatchEffect::Send { to, epoch: Epoch(2), .. } if *to == node(3))
+    );
+    // The new owner's advice is about what stands.
+    assert!(s.sent(0, SendEnd::Again { retry_after_ms }).is_empty());
+    assert_eq!(s.d.next_wake(), Some(MonoMs(s.now + 5_000)));
+}
+
+#[test]
 fn a_dead_owners_records_go_to_a_living_sibling_but_for_named_partitions() {
     let mut s = Shell::new();
     s.found(&[(1, 0, false), (2, 0, true), (3, 0, false)]);
@@ -278,9 +302,7 @@ fn what_is_on_its_way_when_a_topic_goes_is_waited_for() {
     let confirmed = true;
     let effects = s.step(DispatchInput::Barrier { confirmed });
     assert!(matches!(&effects[..], [DispatchEffect::Discard { seqs, .. }] if *seqs == list(&[2])));
-    s.sent(0, AGAIN);
-    s.now += 10;
-    let effects = s.step(DispatchInput::Tick);
+    let effects = s.sent(0, AGAIN);
     assert!(matches!(&effects[..], [DispatchEffect::Discard { seqs, .. }] if *seqs == list(&[1])));
     assert_eq!((s.d.held(), s.d.sends), (0, 0));
 }
