@@ -15,7 +15,7 @@ enum ErrorCode {
   diskFull @7;            # no room; nothing was written
   notOwner @8;            # this node does not own the partition now; `node` may say who does
   frozen @9;              # the partition takes no appends for a moment (handoff)
-  closed @10;             # the partition's log stopped after an I/O error; the operator must act
+  closed @10;             # the partition's log stopped after an I/O error; it is reopened by itself where it can be
   staleLease @11;         # the lease has ended (timeout, ack, or another owner)
   notLeader @12;          # metadata command must go to `node`
   unknownOutcome @13;     # it may or may not have happened; ask before undoing anything

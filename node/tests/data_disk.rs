@@ -1,5 +1,6 @@
 //! What a node does with its disk: idle partitions give back files and space, retention deletes, and a
-//! disk that fills up refuses produce early, with its own error, and loses nothing.
+//! disk that fills up refuses produce early, with its own error, and loses nothing; records pass by a
+//! partition that an error has stopped.
 
 #[path = "support/client.rs"]
 mod client;
@@ -14,9 +15,11 @@ use narad_wire::client::calls::Settle;
 use narad_wire::client::{Client, TopicSettingsView};
 use narad_wire::convert::Record;
 use narad_wire::error::ErrorCode;
+use nix::sys::signal::{SigHandler, Signal, signal};
 use small_disk::small_disk;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::{Duration, Instant};
 use support::{Cluster, Node, PATIENCE, wait_for};
 
@@ -253,4 +256,51 @@ fn a_disk_that_fills_up_refuses_produce_early_and_loses_nothing() {
     });
     cluster.nodes[0].stop();
     drop(mount);
+}
+
+/// Writes of a process beyond this offset of any file fail while it is set.
+fn limit_files(pid: i32, bytes: &str) {
+    let done = Command::new("prlimit")
+        .args([format!("--pid={pid}"), format!("--fsize={bytes}:")])
+        .status()
+        .expect("prlimit is part of util-linux");
+    assert!(done.success());
+}
+
+#[test]
+fn records_go_elsewhere_while_a_partition_that_an_error_has_stopped_is_recovered() {
+    // SAFETY: only the disposition of a signal that nothing here uses; the node inherits it, so that a
+    // refused write is an error to it and not its end.
+    unsafe { signal(Signal::SIGXFSZ, SigHandler::SigIgn) }.expect("it can be ignored");
+    let (mut cluster, addrs) = one_node("disk-stopped", &[]);
+    let pid = cluster.nodes[0].pid();
+    with_client(addrs, async move |client| {
+        topic(&client, "jobs", 4, TopicSettingsView::default()).await;
+        // Beyond the limit lies what partition 0 will be given, and nothing else that is written.
+        for n in 0..8 {
+            produce_mib(&client, n * 16).await.unwrap();
+        }
+        limit_files(pid, &(6 * MIB).to_string());
+        assert_eq!(
+            produce_mib(&client, 1_000).await,
+            Err(Some(ErrorCode::Closed))
+        );
+        limit_files(pid, "unlimited");
+        // Their keys lead them to all partitions, the stopped one among them.
+        let keyed: Vec<Record> = (0..64)
+            .map(|n| Record {
+                key: Some(format!("key {n}").into_bytes()),
+                ..Record::new(b"keyed".to_vec())
+            })
+            .collect();
+        let placed = client.produce_once("jobs", &keyed, None).await.unwrap();
+        for one in placed {
+            one.expect("the next place takes it");
+        }
+    });
+    let recovered = || cluster.nodes[0].log().contains("a stopped log is closed");
+    wait_for("it is recovered without a restart", || {
+        recovered().then_some(())
+    });
+    assert!(cluster.nodes[0].runs());
 }

@@ -148,7 +148,8 @@ pub(crate) fn append_failed(key: PartitionKey, error: &AppendError) -> WireFault
             ErrorCode::Closed,
             format!("the log of partition {key} is closed: {error}"),
         )
-        .hint("it is opened again after a restart of the node; see the node's log for the cause"),
+        .hint("it is recovered and opened again by itself; see the node's log for the cause")
+        .retry_after_ms(500),
         AppendError::Full { .. } => WireFault::new(
             ErrorCode::DiskFull,
             format!("no room for partition {key}: {error}"),

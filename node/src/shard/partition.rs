@@ -192,6 +192,12 @@ impl Partition {
         if let Err(fault) = self.check_append() {
             return Err(Unappended::untouched(fault, batch.to_records()));
         }
+        if let Some(reason) = self.log.failed() {
+            // It is recovered soon, and until then the records go elsewhere.
+            self.wakes.due.add(self.key());
+            let fault = faults::append_failed(self.key(), &AppendError::Closed { reason });
+            return Err(Unappended::untouched(fault, batch.to_records()));
+        }
         // While it is being moved, ownership or the lease may go before the ack; then the records go
         // another way, and nobody's produce fails because of a move.
         let kept =
@@ -199,8 +205,12 @@ impl Partition {
         // Queued before anything is awaited: what was checked still holds.
         let _in_flight = InFlight::enter(self);
         let bytes = batch.content_len() as u64;
-        let failed =
-            |error: AppendError| Unappended::gone(faults::append_failed(self.key(), &error));
+        let failed = |error: AppendError| {
+            if matches!(error, AppendError::Closed { .. }) {
+                self.wakes.due.add(self.key());
+            }
+            Unappended::gone(faults::append_failed(self.key(), &error))
+        };
         let ticket = self.log.submit(batch, origin).map_err(failed)?;
         let began = Instant::now();
         let appended = ticket.durable().await.map_err(failed)?;
