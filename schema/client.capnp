@@ -83,6 +83,11 @@ interface Node {
       -> (loss :Loss, done :Bool, error :Common.Error);
   # What is lost when a dead node is given up for good; with acceptLoss it is given up: its
   # partitions begin anew, empty, on other nodes.
+
+  farewell @23 (node :Text) -> (removed :Bool, topics :List(Topic), error :Common.Error);
+  # What hands over the disk of a node that is no member any more: whether this cluster has removed
+  # that node, and all topics, without figures. Both as a leader has just confirmed them; unavailable
+  # where none has.
 }
 
 interface Receipt {

@@ -1,17 +1,20 @@
 //! Handing what a node's disk still holds to the cluster that the node is no member of any more.
 //!
 //! What this file keeps true: records go the way of any client's, with the partition that they were in
-//! named; one is noted as handed over only after the cluster has answered that it is durable there; what
-//! is cut short is still on the disk and goes on at the next attempt, where some may be sent twice.
+//! named; one is noted as handed over only after the cluster has answered that it is durable there, and as
+//! unwanted only when a leader has confirmed that its topic is gone; a cluster that did not remove this node
+//! gets nothing, because it may be another one; what is cut short is still on the disk and goes on at the
+//! next attempt, where some may be sent twice.
 
 use crate::data_dir::DataDir;
 use crate::limits::{SALVAGE_GIVE_UP_MS, SALVAGE_PAUSE_MS};
 use crate::shard::limits::{SALVAGE_BYTES, SALVAGE_RECORDS};
-use narad_core::ids::{Offset, PartitionIndex, TopicId, WalSeq};
+use narad_core::ids::{NodeId, Offset, PartitionIndex, TopicId, WalSeq};
 use narad_storage::{Log, Options, StorageError, Wal, WalEntry, WalOptions, layout};
 use narad_wire::client::{Client, ClientOptions, Record};
 use narad_wire::error::{ErrorCode, WireError, WireFault};
 use narad_wire::runtime::Glommio;
+use narad_wire::view::FarewellView;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -57,6 +60,15 @@ pub enum SalvageError {
          hand them over with narad salvage DIR --server HOST:PORT"
     )]
     Cluster(Box<WireError>),
+    /// The cluster has not removed this node.
+    #[error(
+        "the cluster behind --server has not removed node {node}: it is another cluster, or {node} is still \
+         a member of it; nothing was handed over"
+    )]
+    NotRemoved {
+        /// The node whose disk it is.
+        node: NodeId,
+    },
     /// A record that can never be taken.
     #[error(
         "a record of topic {topic} is refused for good ({fault}); it and those behind it are still on the disk"
@@ -85,6 +97,7 @@ impl From<WireError> for SalvageError {
 /// [`SalvageError`]; what was not handed over stays on the disk.
 pub fn run(dir: &DataDir, servers: Vec<String>, what: What) -> Result<Handed, SalvageError> {
     let root = dir.path().to_path_buf();
+    let node = dir.node_id().clone();
     let executor = glommio::LocalExecutorBuilder::new(glommio::Placement::Unbound)
         .name("salvage")
         .make()
@@ -95,6 +108,7 @@ pub fn run(dir: &DataDir, servers: Vec<String>, what: What) -> Result<Handed, Sa
         let client = Client::with(Glommio, ClientOptions::new(servers));
         let mut salvage = Salvage {
             client,
+            node,
             topics: None,
         };
         let mut handed = Handed::default();
@@ -128,7 +142,10 @@ fn wals(root: &Path) -> Result<Vec<PathBuf>, SalvageError> {
 
 struct Salvage {
     client: Client<Glommio>,
-    /// Living topics by incarnation, once somebody has asked.
+    /// Whose disk it is.
+    node: NodeId,
+    /// Living topics by incarnation, as a leader confirmed them after this node had left; so one that
+    /// this disk knows and that is not among them is gone for good. None before somebody has asked.
     topics: Option<BTreeMap<TopicId, String>>,
 }
 
@@ -247,7 +264,13 @@ impl Salvage {
             };
             if let Some(fault) = error.fault() {
                 match fault.code {
-                    ErrorCode::UnknownTopic => return Ok(unwanted),
+                    // That node's own view. Whether the topic is gone, a leader says.
+                    ErrorCode::UnknownTopic => {
+                        self.topics = None;
+                        if self.topic(topic, until).await?.is_none() {
+                            return Ok(unwanted);
+                        }
+                    }
                     ErrorCode::TooLarge | ErrorCode::Invalid | ErrorCode::UnknownPartition => {
                         let (topic, fault) = (name, Box::new(fault.clone()));
                         return Err(SalvageError::Refused { topic, fault });
@@ -272,17 +295,23 @@ impl Salvage {
             if let Some(topics) = &self.topics {
                 return Ok(topics.get(&topic).cloned());
             }
-            match self.client.list_topics().await {
-                Ok(list) => {
-                    let named = list
-                        .into_iter()
-                        .map(|topic| (TopicId(topic.id), topic.name));
-                    self.topics = Some(named.collect());
-                }
+            match self.client.farewell(self.node.as_str()).await {
+                Ok(view) => self.topics = Some(confirmed(&self.node, view)?),
                 Err(error) => pause(until, error).await?,
             }
         }
     }
+}
+
+/// The topics of the cluster that this node was removed from.
+fn confirmed(node: &NodeId, view: FarewellView) -> Result<BTreeMap<TopicId, String>, SalvageError> {
+    if !view.removed {
+        return Err(SalvageError::NotRemoved { node: node.clone() });
+    }
+    let topics = view.topics.into_iter();
+    Ok(topics
+        .map(|topic| (TopicId(topic.id), topic.name))
+        .collect())
 }
 
 /// Waits before the next attempt, or gives up.
@@ -332,6 +361,16 @@ fn to_wire(record: narad_storage::Record) -> Record {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_cluster_that_did_not_remove_the_node_gets_nothing() {
+        let node = NodeId::parse("n3").expect("an id");
+        let mut view = FarewellView::default();
+        let refused = confirmed(&node, view.clone());
+        assert!(matches!(refused, Err(SalvageError::NotRemoved { node }) if node.0 == "n3"));
+        view.removed = true;
+        assert!(confirmed(&node, view).expect("its cluster").is_empty());
+    }
 
     #[test]
     fn what_was_not_taken_is_kept_in_order_with_the_first_reason() {

@@ -284,6 +284,15 @@ pub struct LocationView {
     pub nodes: Vec<MemberView>,
 }
 
+/// What the cluster says to whoever hands over the disk of a node, confirmed by a leader.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FarewellView {
+    /// Whether it has removed that node, or given it up.
+    pub removed: bool,
+    /// All topics, without figures.
+    pub topics: Vec<TopicView>,
+}
+
 /// A partition that giving up its dead owner loses.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LostPartitionView {

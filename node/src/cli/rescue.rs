@@ -105,6 +105,10 @@ pub fn salvage(args: &SalvageArgs, servers: Vec<String>, as_json: bool) -> CliRe
         let hint = match &error {
             SalvageError::Storage(_) => "narad verify tells what is damaged",
             SalvageError::Cluster(_) => "name living nodes with --server",
+            SalvageError::NotRemoved { .. } => {
+                "name nodes of the cluster that it was a member of; if it is a member still, start it, or \
+                 give it up with narad cluster forget"
+            }
             SalvageError::Refused { .. } => "raise the topic's limit, then run it again",
             SalvageError::System(_) => "see the log",
         };

@@ -345,6 +345,26 @@ impl node::Server for NodeServer {
         Ok(())
     }
 
+    async fn farewell(
+        self: Rc<Self>,
+        params: node::FarewellParams,
+        mut results: node::FarewellResults,
+    ) -> Result<(), capnp::Error> {
+        let outcome = match text(params.get().and_then(|p| p.get_node())) {
+            Ok(node) => topics::farewell(&self, &node).await,
+            Err(fault) => Err(fault),
+        };
+        answer!(results, outcome, |view| {
+            let mut builder = results.get();
+            builder.set_removed(view.removed);
+            let mut list = builder.init_topics(list_len(view.topics.len()));
+            for (index, topic) in (0u32..).zip(&view.topics) {
+                write_topic(list.reborrow().get(index), topic);
+            }
+        });
+        Ok(())
+    }
+
     async fn locate(
         self: Rc<Self>,
         params: node::LocateParams,

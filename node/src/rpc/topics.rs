@@ -1,7 +1,7 @@
 //! Topics: create, list, describe, locate, delete.
 //!
-//! What this file keeps true: what is listed is the metadata applied on this node; figures of
-//! partitions are asked from their owners with a short deadline, and marked as unknown where the
+//! What this file keeps true: what is listed is the metadata applied on this node, behind a barrier
+//! where things are given up for not being listed; figures of partitions are asked from their owners with a short deadline, and marked as unknown where the
 //! owner did not answer.
 
 use crate::context::NodeContext;
@@ -23,7 +23,7 @@ use narad_wire::convert::{
     read_settings_view, setting_from_wire, settings_from_view, settings_to_view,
 };
 use narad_wire::error::WireFault;
-use narad_wire::view::{LocationView, MemberView, PartitionView, TopicView};
+use narad_wire::view::{FarewellView, LocationView, MemberView, PartitionView, TopicView};
 use std::collections::{BTreeSet, HashMap};
 use std::rc::Rc;
 use std::time::Duration;
@@ -92,14 +92,38 @@ fn member_view(state: &MetaState, member: &Member) -> MemberView {
     }
 }
 
-/// All topics, without figures.
+/// All topics, without figures, as applied here: before a start has caught up, that may be fewer than
+/// there are. Nothing may be given up because it is not among them; see [`farewell`].
 pub(crate) fn list(ctx: &NodeContext) -> Vec<TopicView> {
+    all(&ctx.state())
+}
+
+fn all(state: &MetaState) -> Vec<TopicView> {
     let none = HashMap::new();
-    ctx.state()
+    state
         .names
         .values()
-        .filter_map(|id| ctx.state().topics.get(id).map(|topic| view(topic, &none)))
+        .filter_map(|id| state.topics.get(id).map(|topic| view(topic, &none)))
         .collect()
+}
+
+/// Whether a node was removed, and all topics, both behind a barrier: whoever asks throws away what
+/// belongs to no topic.
+pub(crate) async fn farewell(server: &NodeServer, node: &str) -> Result<FarewellView, WireFault> {
+    let _permit = server.gate.enter().await?;
+    let node = NodeId::parse(node).map_err(|error| {
+        faults::invalid(
+            format!("the node id {node:?} {error}"),
+            "name the node whose disk it is",
+        )
+    })?;
+    let ctx = &server.shard.ctx;
+    ctx.barrier().await.map_err(|e| unproposed(&e))?;
+    let state = ctx.state();
+    Ok(FarewellView {
+        removed: state.removed.contains_key(&node),
+        topics: all(&state),
+    })
 }
 
 /// Makes a topic.

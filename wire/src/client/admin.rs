@@ -12,8 +12,8 @@ use crate::error::WireError;
 use crate::rpc::call_on;
 use crate::runtime::Runtime;
 use crate::view::{
-    LocationView, LossView, MembersView, MoveView, MovesView, NodeView, PlanStepView, PlanView,
-    TopicSettingsView, TopicView,
+    FarewellView, LocationView, LossView, MembersView, MoveView, MovesView, NodeView, PlanStepView,
+    PlanView, TopicSettingsView, TopicView,
 };
 use narad_core::ids::PartitionIndex;
 use narad_core::meta::Setting;
@@ -114,6 +114,28 @@ impl<R: Runtime> Client<R> {
             call_on(self.runtime(), time, request.send(), |r| {
                 check(r.has_error(), r.get_error())?;
                 r.get_topics()?.iter().map(read_topic).collect()
+            })
+            .await
+        })
+        .await
+    }
+
+    /// What hands over the disk of `node` asks first: whether the cluster has removed it, and which
+    /// topics there are, both confirmed by a leader.
+    ///
+    /// # Errors
+    /// [`WireError`]; nothing is known then.
+    pub async fn farewell(&self, node: &str) -> Result<FarewellView, WireError> {
+        self.question(async |to, _, time| {
+            let mut request = to.farewell_request();
+            request.get().set_node(node);
+            call_on(self.runtime(), time, request.send(), |r| {
+                check(r.has_error(), r.get_error())?;
+                let topics = r.get_topics()?.iter().map(read_topic);
+                Ok(FarewellView {
+                    removed: r.get_removed(),
+                    topics: topics.collect::<Result<_, WireError>>()?,
+                })
             })
             .await
         })
