@@ -75,6 +75,16 @@ fn manifests_survive_with_and_without_a_fence() {
 }
 
 #[test]
+fn a_manifest_whose_lengths_cannot_be_added_up_is_refused() {
+    let mut one = manifest();
+    one.segments[0].durable_len = u64::MAX;
+    let read = through!(manifest, |b| convert::write_manifest(b, &one), |r| {
+        convert::read_manifest(r)
+    });
+    assert!(matches!(read, Err(WireError::Protocol { .. })), "{read:?}");
+}
+
+#[test]
 fn a_manifest_out_of_order_is_refused() {
     let mut swapped = manifest();
     swapped.segments.swap(0, 1);

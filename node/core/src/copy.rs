@@ -55,7 +55,8 @@ impl Manifest {
     /// Durable bytes in all segments.
     #[must_use]
     pub fn total_bytes(&self) -> u64 {
-        self.segments.iter().map(|s| s.durable_len).sum()
+        let lens = self.segments.iter().map(|s| s.durable_len);
+        lens.fold(0, u64::saturating_add)
     }
 
     /// Offset after the last durable record, visible or not.

@@ -199,6 +199,8 @@ pub struct Staging {
     pub durable: Segments,
     /// Its end state and mark are written.
     pub finished: Option<(Manifest, InstallMark)>,
+    /// A write of it failed: until it is opened again it does nothing.
+    pub failed: bool,
 }
 
 /// A record of the ingress WAL; durable when it is there.

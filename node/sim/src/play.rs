@@ -21,12 +21,16 @@ pub enum At {
     Pass,
     /// Asking the source how it stands.
     Refresh,
+    /// Doing ahead what the freeze is to find done.
+    Prepare,
     /// Recording the handoff.
     Begin,
     /// Asking the source to freeze.
     Freeze,
     /// Draining the tail.
     Drain,
+    /// Writing the end state.
+    Finish,
     /// Renaming.
     Install,
     /// Asking for the flip.
@@ -196,6 +200,8 @@ impl Play {
             TargetEffect::Propose(Command::CompleteMove { .. } | Command::ForcePromote { .. }) => {
                 At::Flip
             }
+            TargetEffect::PrepareInstall { .. } => At::Prepare,
+            TargetEffect::FinishStaging { .. } => At::Finish,
             TargetEffect::FreezeSource { .. } => At::Freeze,
             TargetEffect::Install { .. } => At::Install,
             TargetEffect::QueryBarrier => At::AskFlip,

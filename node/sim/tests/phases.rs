@@ -102,6 +102,53 @@ fn disturbed(
 }
 
 #[test]
+fn a_disk_that_fails_once_under_the_staging_costs_a_try_and_not_the_move() {
+    for at in [At::Prepare, At::Finish] {
+        for left in [0, 2] {
+            let mut play = Play::new(setup(4, 2));
+            play.until(1, at).act(Action::Work(1, 0, How::Fail));
+            for _ in 0..left {
+                play.may(Action::Produce(0, 0)).may(Action::Ack(0, 0));
+            }
+            let (violation, world, actions) = play.end();
+            assert!(
+                violation.is_none(),
+                "{at:?}: {violation:?} after {actions:?}"
+            );
+            assert_eq!(world.count.flips, 1, "{at:?}");
+        }
+    }
+}
+
+#[test]
+fn an_owner_that_only_its_target_reaches_is_promoted_over_whatever_the_phase() {
+    for at in [
+        At::Open,
+        At::Pass,
+        At::Refresh,
+        At::Prepare,
+        At::Begin,
+        At::Freeze,
+    ] {
+        let mut play = Play::new(setup(4, 2));
+        // In this move it was reached.
+        if at == At::Open {
+            play.until(1, At::Refresh)
+                .act(Action::Work(1, 0, How::Lost));
+        }
+        play.until(1, at).act(Action::Mute(0)).waited_out();
+        play.absent = Some(0);
+        let (violation, world, actions) = play.end();
+        assert!(
+            violation.is_none(),
+            "{at:?}: {violation:?} after {actions:?}"
+        );
+        let moved = world.count.promotions + world.count.flips;
+        assert_eq!(moved, 1, "{at:?} after {actions:?}");
+    }
+}
+
+#[test]
 fn every_disturbance_at_every_phase() {
     let mut played = 0;
     for (preload, segment) in [(1, 1_000), (4, 2)] {

@@ -102,7 +102,8 @@ pub fn write_copy_manifest(mut builder: manifest::Builder<'_>, copy: &CopyManife
 /// Reads a manifest.
 ///
 /// # Errors
-/// [`WireError::Protocol`] when the bytes are no valid manifest, or its segments are not in order.
+/// [`WireError::Protocol`] when the bytes are no valid manifest, its segments are not in order, or their
+/// lengths cannot be added up.
 pub fn read_manifest(reader: manifest::Reader<'_>) -> Result<Manifest, WireError> {
     let segments: Vec<SegmentState> = reader.get_segments()?.iter().map(read_segment).collect();
     let ordered = segments
@@ -111,6 +112,12 @@ pub fn read_manifest(reader: manifest::Reader<'_>) -> Result<Manifest, WireError
     if !ordered || segments.iter().any(|s| s.end < s.id.base) {
         return Err(WireError::Protocol {
             message: "a manifest whose segments are not in offset order".into(),
+        });
+    }
+    let mut lens = segments.iter().map(|s| s.durable_len);
+    if lens.try_fold(0, u64::checked_add).is_none() {
+        return Err(WireError::Protocol {
+            message: "a manifest of more bytes than a number holds".into(),
         });
     }
     let fence_end = reader.get_fence_end();

@@ -73,6 +73,8 @@ pub struct TargetMove {
     /// Bytes and time of the pass that just ended, until its tail is known.
     last_pass: Option<(u64, u64)>,
     staging_open: bool,
+    /// This node's disk failed under the staging: it is opened again, and what is found then counts.
+    reopen: bool,
     /// The staged copy turned out not to be what the source captured: it is made anew once the
     /// source answers again, never before (it may be the last copy).
     broken: bool,
@@ -117,6 +119,7 @@ impl TargetMove {
             ending: None,
             last_pass: None,
             staging_open: false,
+            reopen: false,
             broken: false,
             attempt: None,
             dead: None,
@@ -204,7 +207,8 @@ impl TargetMove {
         let mut progress = self.progress.clone();
         progress.phase = self.phase();
         progress.passes = self.convergence.passes();
-        progress.bytes_done = self.staged.iter().map(|s| s.durable_len).sum();
+        let lens = self.staged.iter().map(|s| s.durable_len);
+        progress.bytes_done = lens.fold(0, u64::saturating_add);
         progress.bytes_left = staged::tail_bytes(&self.manifest, &self.staged);
         progress.bytes_per_s = self.convergence.bytes_per_s();
         progress.converged = self.ending.map(|ending| ending.is_ok());
@@ -283,6 +287,13 @@ impl TargetMove {
     /// Whether the applied metadata no longer shows this move.
     fn over(&self) -> bool {
         self.target_view().is_none() || self.view.as_ref().is_none_or(|a| a.epoch != self.epoch)
+    }
+
+    /// Whether the applied metadata shows this node as the owner of the epoch that a flip would begin.
+    fn owns_next(&self) -> bool {
+        let next = self.epoch.next();
+        let view = self.view.as_ref();
+        view.is_some_and(|a| a.epoch == next && a.owner == self.me)
     }
 
     /// Whether the applied metadata shows that the handoff of this try is not recorded any more.
@@ -393,8 +404,10 @@ impl TargetMove {
                 self.staging_open = true;
                 if step == Step::OpenStaging {
                     self.compared = false;
-                    if let Some(told) = told.filter(|t| t.move_id == self.move_id) {
-                        self.told = Some(told);
+                    self.reopen = false;
+                    // What this worker has heard itself is as new as what is saved, or newer.
+                    if self.told.is_none() {
+                        self.told = told.filter(|t| t.move_id == self.move_id);
                     }
                     self.enter(Step::OpenSource, out);
                 } else {

@@ -51,6 +51,9 @@ impl World {
         let staging = part.staging.get_or_insert_default();
         staging.move_id = move_id;
         staging.finished = None;
+        if std::mem::take(&mut staging.failed) {
+            staging.segments = staging.durable.clone();
+        }
         self.staging_ready(n, p)
     }
 
@@ -382,6 +385,7 @@ impl World {
             durable: copy.segments.clone(),
             segments: copy.segments,
             finished: None,
+            failed: false,
         });
         TargetInput::RolledBack
     }

@@ -201,7 +201,7 @@ impl World {
             | TargetEffect::SetAside
             | TargetEffect::ResetStaging
             | TargetEffect::TrimStaging { .. } => &[How::Ok],
-            TargetEffect::PrepareInstall { .. } => &[How::Ok, How::Late],
+            TargetEffect::PrepareInstall { .. } => &[How::Ok, How::Late, How::Fail],
             TargetEffect::Interrupt | TargetEffect::Report(_) | TargetEffect::Done { .. } => &[],
         };
         self.push_all(out, ways, |how| Action::Work(n, p, how));

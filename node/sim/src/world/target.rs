@@ -132,7 +132,21 @@ impl World {
         effect: TargetEffect,
         how: How,
     ) -> Option<TargetInput> {
-        if how == How::Fail && !matches!(effect, TargetEffect::Propose(_)) {
+        let writes = matches!(
+            effect,
+            TargetEffect::CopyRanges { .. }
+                | TargetEffect::TrimStaging { .. }
+                | TargetEffect::PrepareInstall { .. }
+                | TargetEffect::FinishStaging { .. }
+        );
+        let fails = how == How::Fail && !matches!(effect, TargetEffect::Propose(_));
+        if let Some(staging) = &mut self.part(n, p).staging {
+            staging.failed |= fails && writes;
+            if staging.failed && writes {
+                return Some(failed("an earlier write failed"));
+            }
+        }
+        if fails {
             return Some(failed("the disk"));
         }
         match effect {

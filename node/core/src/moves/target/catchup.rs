@@ -60,6 +60,10 @@ impl TargetMove {
                 self.staged = staged;
                 self.no_room(why, out);
             }
+            // This node's disk: what is staged is what it gives when it is opened again.
+            TargetInput::Failed { why } if step == Step::Pass => {
+                self.retry_local(Step::OpenStaging, why, out);
+            }
             TargetInput::SourceUnreachable { why } => self.retry_source(why, out),
             TargetInput::SourceRefused(SourceRefusal::NoSession) if step != Step::OpenSource => {
                 self.enter(Step::OpenSource, out);
@@ -200,7 +204,7 @@ impl TargetMove {
 
     /// Begins a forced promotion if every gate on this side is open: the owner's death was waited
     /// out, this move has reached the source, and the staged copy holds all that it had told.
-    fn promote(&mut self, out: &mut Vec<TargetEffect>) -> bool {
+    pub(super) fn promote(&mut self, out: &mut Vec<TargetEffect>) -> bool {
         let (Some(deaths), Some(told)) = (self.dead, &self.told) else {
             return false;
         };

@@ -134,9 +134,16 @@ impl TargetMove {
                 self.broken = true;
                 self.give_up(why, out);
             }
-            (Step::Drain | Step::Finish, TargetInput::Failed { why }) => self.give_up(why, out),
+            (Step::Drain | Step::Finish, TargetInput::Failed { why }) => {
+                self.reopen = true;
+                self.give_up(why, out);
+            }
             (Step::Cancel, TargetInput::Proposed(_)) => self.cancelled(out),
-            (Step::Prepare, TargetInput::Failed { why }) => self.retry_local(step, why, out),
+            (Step::Prepare, TargetInput::Failed { why }) => {
+                self.attempt = None;
+                self.ending = None;
+                self.retry_local(Step::OpenStaging, why, out);
+            }
             (_, other) => self.unexpected(step, &other, out),
         }
     }
@@ -196,7 +203,10 @@ impl TargetMove {
             // and this question is asked again.
             Some(None) => {
                 self.trouble("the handoff was not recorded".into(), out);
-                self.retry_leader(Step::OpenSource, out);
+                // An owner that answers here and is dead to the leader gets no handoff, ever.
+                if !self.promote(out) {
+                    self.retry_leader(Step::OpenSource, out);
+                }
             }
             // The move is over; the applied metadata will show it here.
             None => self.retry_leader(Step::AskHandoff, out),
@@ -257,7 +267,12 @@ impl TargetMove {
             return;
         }
         let ms = backoff(HANDOFF_RETRY_MS, &mut self.handoff_failures);
-        self.pause(Step::OpenSource, ms, out);
+        let step = if self.reopen {
+            Step::OpenStaging
+        } else {
+            Step::OpenSource
+        };
+        self.pause(step, ms, out);
     }
 
     pub(super) fn flip_result(
@@ -268,17 +283,23 @@ impl TargetMove {
     ) {
         match (step, input) {
             (Step::Install, TargetInput::Installed) => {
-                // Nothing was proposed yet: a move that is over is simply taken back.
+                // Nothing was proposed yet, and still this node may own the copy: as the heir of an
+                // owner that was given up, whose epoch ended as the flip would have ended it.
                 if self.over() || self.attempt_lost() {
-                    self.enter(Step::RollBack, out);
+                    self.enter(Step::AskFlip, out);
                 } else {
                     self.enter(Step::Flip, out);
                 }
             }
             (Step::Install, TargetInput::Failed { why }) => {
-                // Whether the rename took place is not known here; the roll-back looks.
                 self.trouble(why, out);
-                self.enter(Step::RollBack, out);
+                if self.owns_next() {
+                    // As above; the shard serves the copy, or has made an empty log before it.
+                    self.enter(Step::AskFlip, out);
+                } else {
+                    // Whether the rename took place is not known here; the roll-back looks.
+                    self.enter(Step::RollBack, out);
+                }
             }
             (Step::Flip, TargetInput::Proposed(ProposeOutcome::Done { .. })) => {
                 self.enter(Step::Serve, out);
@@ -310,7 +331,15 @@ impl TargetMove {
                 let outcome = self.outcome;
                 self.end(outcome, out);
             }
-            (Step::RollBack, TargetInput::Failed { why }) => self.retry_local(step, why, out),
+            (Step::RollBack, TargetInput::Failed { why }) => {
+                // An heir's copy is not taken back, and not while it is refused for ever.
+                let step = if self.owns_next() {
+                    Step::AskFlip
+                } else {
+                    step
+                };
+                self.retry_local(step, why, out);
+            }
             (Step::Serve, TargetInput::Failed { why }) => {
                 // The partition may have gone on meanwhile: ask before serving again.
                 self.retry_local(Step::AskFlip, why, out);

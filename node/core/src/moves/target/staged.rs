@@ -97,12 +97,11 @@ pub(super) fn ranges(manifest: &Manifest, staged: &[SegmentState]) -> Vec<CopyRa
         .collect()
 }
 
-/// Bytes left to copy.
+/// Bytes left to copy. The lengths are a peer's: their sum may be too large for a number.
 pub(super) fn tail_bytes(manifest: &Manifest, staged: &[SegmentState]) -> u64 {
-    ranges(manifest, staged)
-        .iter()
-        .map(|range| range.to - range.from)
-        .sum()
+    let ranges = ranges(manifest, staged);
+    let lens = ranges.iter().map(|range| range.to - range.from);
+    lens.fold(0, u64::saturating_add)
 }
 
 /// What a staged copy alone recovers to: the offset after its last record, if its segments follow

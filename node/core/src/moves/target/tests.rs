@@ -1,5 +1,6 @@
 //! Paths of the target's worker, one by one.
 
+mod disk;
 mod flip;
 mod promote;
 mod room;

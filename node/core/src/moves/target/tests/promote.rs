@@ -129,3 +129,38 @@ fn a_staged_copy_that_fails_its_check_is_kept_while_the_owner_is_away() {
     assert!(matches!(wait, TargetEffect::Wait { .. }));
     assert_eq!(w.one(TargetInput::Timer), TargetEffect::OpenSource);
 }
+
+#[test]
+fn an_owner_that_answers_and_is_dead_to_the_leader_is_promoted_over() {
+    let mut w = Worker::begun();
+    w.opened(100);
+    w.copied(100);
+    w.refreshed(100);
+    w.one(TargetInput::InstallPrepared);
+    let refused = |w: &mut Worker| {
+        w.one(TargetInput::Proposed(ProposeOutcome::Refused(
+            Refusal::OwnerDead,
+        )));
+        w.one(confirmed(Some(view(None))))
+    };
+    // Until its death is waited out, the source is asked again.
+    let wait = refused(&mut w);
+    assert!(matches!(wait, TargetEffect::Wait { .. }), "{wait:?}");
+    assert_eq!(w.one(TargetInput::Timer), TargetEffect::OpenSource);
+    let prepare = w.opened(100);
+    assert!(matches!(prepare, TargetEffect::PrepareInstall { .. }));
+    w.one(TargetInput::InstallPrepared);
+    w.give(TargetInput::OwnerDeadLongEnough {
+        deaths: DeathGeneration(2),
+    });
+    let prepare = refused(&mut w);
+    assert!(
+        matches!(prepare, TargetEffect::PrepareInstall { .. }),
+        "{prepare:?}"
+    );
+    let finish = w.one(TargetInput::InstallPrepared);
+    let TargetEffect::FinishStaging { mark, .. } = finish else {
+        panic!("{finish:?}")
+    };
+    assert_eq!(mark.handoff_id, None);
+}
