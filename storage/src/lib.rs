@@ -36,7 +36,7 @@ pub use layout::{FoundCopy, FoundStaging};
 pub use log::{Log, Pin, Ticket};
 pub use options::Options;
 pub use scan::{FrameScanner, ScanEvent};
-pub use staging::{Installed, StageBuf, Staging, WriteGate, roll_back_install};
+pub use staging::{Installed, StageBuf, Staging, WriteGate, installed_manifest, roll_back_install};
 pub use store::append::Appended;
 pub use store::keep::Age;
 pub use store::read::ReadBatch;

@@ -7,7 +7,9 @@ use narad_core::copy::{InstallMark, Manifest, SegmentId, SegmentState};
 use narad_core::ids::{HandoffId, MoveId, Offset, Origin, WalId, WalSeq};
 use narad_core::moves::target::Told;
 use narad_storage::layout;
-use narad_storage::{Log, StageBuf, StageError, Staging, StorageError, roll_back_install};
+use narad_storage::{
+    Log, StageBuf, StageError, Staging, StorageError, installed_manifest, roll_back_install,
+};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
@@ -157,6 +159,8 @@ fn staging_resumes_where_it_was_saved_and_drops_the_rest() {
         staging.sync().await.unwrap();
         let saved = staging.progress();
         pass(&log, &mut staging, &manifest, 10_000).await;
+        // Waiting for what is under way makes nothing durable.
+        staging.settle().await;
         drop(staging);
         let mut staging = open_staging(&b).await;
         assert_eq!(staging.progress(), saved);
@@ -330,6 +334,18 @@ fn an_install_is_rolled_back_into_staging_with_everything_it_holds() {
         let staged = staging.progress();
         staging.finish(&manifest, mark(), copy(2)).await.unwrap();
         staging.install(&b, copy(2)).await.unwrap();
+        // What the source had told is in the copy, for whoever did not hear it.
+        let told = installed_manifest(&b, copy(2), MOVE).await.unwrap();
+        let segments = vec![];
+        assert_eq!(
+            told,
+            Some(Manifest {
+                segments,
+                ..manifest
+            })
+        );
+        let other = installed_manifest(&b, copy(2), MoveId(39)).await.unwrap();
+        assert_eq!(other, None);
         let refused = roll_back_install(&b, copy(2), MoveId(39)).await;
         assert!(matches!(refused, Err(StorageError::Damaged { .. })));
         roll_back_install(&b, copy(2), MOVE).await.unwrap();
@@ -363,9 +379,15 @@ fn hidden_records_stay_hidden_until_an_append_passes_them_also_after_a_second_mo
         let manifest = log.manifest();
         pass(&log, &mut staging, &manifest, 4096).await;
         // A promotion: the source had told 50 as its high-watermark.
+        let origin = |seq| Origin {
+            wal: WalId(9),
+            seq: WalSeq(seq),
+        };
+        assert_eq!(manifest.marks, [origin(56)]);
         let capture = Manifest {
             hwm: Offset(50),
             frontier: Offset(20),
+            marks: vec![origin(46)],
             ..manifest
         };
         let promoted = InstallMark {
@@ -381,6 +403,8 @@ fn hidden_records_stay_hidden_until_an_append_passes_them_also_after_a_second_mo
                 (Offset(50), Offset(60), Offset(20))
             );
             expect_numbers(&new, 0..50, 400).await;
+            // What is hidden is dispatched again, and is no duplicate then.
+            assert_eq!(new.mark(WalId(9)), WalSeq(46));
             new.close().await.unwrap();
         }
         // Moved on while still hidden.

@@ -57,6 +57,8 @@ pub(super) struct Receive<'a> {
     pub(super) interrupt: &'a Interrupt,
     pub(super) live_bytes: &'a Cell<u64>,
     pub(super) metrics: &'a Metrics,
+    /// Whether what the source told of these ranges is saved: before, nothing of them is made durable.
+    pub(super) vouched: &'a dyn Fn() -> bool,
 }
 
 /// The ranges in pieces, each small enough to be asked for at once. Made as they are wanted: how
@@ -143,7 +145,8 @@ impl Receive<'_> {
             next_read += 1;
             copied += piece.len;
             self.renew_if_due(&mut renewed);
-            if self.renew.is_none() && saved.elapsed() >= Duration::from_millis(CHECKPOINT_MS) {
+            let due = saved.elapsed() >= Duration::from_millis(CHECKPOINT_MS);
+            if due && self.renew.is_none() && (self.vouched)() {
                 staging.checkpoint();
                 saved = Instant::now();
             }

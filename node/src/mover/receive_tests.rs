@@ -195,6 +195,7 @@ impl Target {
             interrupt: &self.interrupt,
             live_bytes: &self.live,
             metrics: &self.metrics,
+            vouched: &|| true,
         };
         receive.run(&mut self.streams, staging, ranges).await
     }

@@ -152,7 +152,10 @@ async fn finish(
         mover.unwanted.borrow_mut().insert(machine.key());
     }
     if outcome != MoveOutcome::Stopped {
-        super::told::forget(&mover.root, machine.key(), machine.move_id()).await;
+        let (key, move_id) = (machine.key(), machine.move_id());
+        if let Err(error) = super::told::forget(&mover.root, key, move_id).await {
+            tracing::debug!(%key, %error, "what the source told stays until the janitor comes");
+        }
     }
 }
 

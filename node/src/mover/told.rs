@@ -75,6 +75,17 @@ pub(super) struct Saved {
     pub(super) told: Option<Told>,
 }
 
+impl Saved {
+    /// The same without what was told; later slots still count as newer than one that could not be
+    /// removed.
+    pub(super) fn forgotten(&self) -> Self {
+        Self {
+            generation: self.generation,
+            told: None,
+        }
+    }
+}
+
 /// What was saved in this move.
 pub(super) async fn load(root: &Path, key: PartitionKey, move_id: MoveId) -> Saved {
     let slots = [0, 1].map(|slot| path(root, key, move_id, slot));
@@ -130,15 +141,29 @@ pub(super) async fn save(
     })
 }
 
-/// Forgets what was told in a move that is over. A file that stays behind harms nothing.
-pub(super) async fn forget(root: &Path, key: PartitionKey, move_id: MoveId) {
+/// Forgets durably what was told in a move, because the staged copy is not what was told of, or because
+/// the move is over.
+///
+/// # Errors
+/// The disk's; it may be found again by a start.
+pub(super) async fn forget(root: &Path, key: PartitionKey, move_id: MoveId) -> io::Result<()> {
     let slots = [0, 1].map(|slot| path(root, key, move_id, slot));
+    let dir = dir(root);
     blocking(move || {
+        let mut removed = false;
         for slot in slots {
-            let _ = fs::remove_file(slot);
+            match fs::remove_file(slot) {
+                Ok(()) => removed = true,
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                Err(error) => return Err(error),
+            }
         }
+        if removed {
+            File::open(&dir)?.sync_all()?;
+        }
+        Ok(())
     })
-    .await;
+    .await
 }
 
 /// Forgets every file of a move that is not among these.
@@ -192,6 +217,36 @@ mod tests {
         let mut over = long;
         over[..short.len()].copy_from_slice(&short);
         assert_eq!(decode(&over), Some((3, told(9, 0))));
+    }
+
+    #[test]
+    fn what_was_forgotten_is_gone_and_later_answers_are_newer_than_it() {
+        let root = std::env::temp_dir().join(format!("narad-told-{}", std::process::id()));
+        let key = PartitionKey {
+            topic: narad_core::ids::TopicId(1),
+            partition: narad_core::ids::PartitionIndex(0),
+        };
+        let base = root.clone();
+        let executor = glommio::LocalExecutorBuilder::default().make();
+        executor.expect("io_uring").run(async move {
+            let mut saved = Saved::default();
+            for hwm in [100, 120] {
+                saved = save(&base, key, &saved, told(hwm, 0)).await.expect("saves");
+            }
+            let stale = path(&base, key, MoveId(7), 0);
+            let bytes = fs::read(&stale).expect("the slot of the second");
+            forget(&base, key, MoveId(7)).await.expect("forgets");
+            forget(&base, key, MoveId(7)).await.expect("once more");
+            assert_eq!(load(&base, key, MoveId(7)).await.told, None);
+            // Should a slot come back, what is told later still stands above it.
+            fs::write(&stale, bytes).expect("writes");
+            let forgotten = saved.forgotten();
+            save(&base, key, &forgotten, told(90, 0))
+                .await
+                .expect("saves");
+            assert_eq!(load(&base, key, MoveId(7)).await.told, Some(told(90, 0)));
+        });
+        fs::remove_dir_all(root).expect("removes");
     }
 
     #[test]

@@ -18,7 +18,9 @@ use futures::future::join;
 use narad_core::copy::SegmentState;
 use narad_core::ids::{CopyId, Epoch, HandoffId, MoveId, NodeId, PartitionKey};
 use narad_core::meta::{Command, Reply};
-use narad_core::moves::target::{Confirmed, OwnerLife, ProposeOutcome, TargetEffect, TargetInput};
+use narad_core::moves::target::{
+    Confirmed, OwnerLife, ProposeOutcome, TargetEffect, TargetInput, Told,
+};
 use narad_storage::{Installed, Staging};
 use narad_wire::bulk::BulkStream;
 use std::cell::{Cell, RefCell};
@@ -37,6 +39,8 @@ pub(super) struct Work {
     streams: RefCell<Vec<BulkStream>>,
     token: Cell<u64>,
     saved: RefCell<Saved>,
+    /// What the source told before the copy that was made last.
+    heard: RefCell<Option<Told>>,
     /// When what the source told was saved last.
     saved_at: Cell<Option<Instant>>,
     turn: Turn,
@@ -88,6 +92,7 @@ impl Work {
             streams: RefCell::new(Vec::new()),
             token: Cell::new(0),
             saved: RefCell::default(),
+            heard: RefCell::new(None),
             saved_at: Cell::new(None),
             installed: RefCell::new(None),
             interrupt: Interrupt::default(),

@@ -21,7 +21,7 @@ use crate::store::meta::{META_FILE, open_meta, write_slot};
 use crate::store::recover::pad;
 use futures::future::{join, join_all};
 use narad_core::copy::{InstallMark, Manifest, SegmentState};
-use narad_core::ids::{CopyId, MoveId, Offset};
+use narad_core::ids::{CopyId, MoveId, Offset, Origin};
 use std::path::Path;
 use std::rc::Rc;
 
@@ -128,7 +128,7 @@ impl Staging {
             owner: Owner::Partition(self.key),
             epoch: next.epoch,
             entries,
-            marks: self.marks_of(capture),
+            marks: self.marks_of(capture, promote),
         };
         let result = self.write_end_state(&list, capture, mark, next, end).await;
         self.failed |= result.is_err();
@@ -282,8 +282,12 @@ impl Staging {
         })
     }
 
-    fn marks_of(&self, capture: &Manifest) -> Marks {
+    /// The marks of what is staged and of the capture. Of a promotion those of hidden records are left
+    /// out: the source has not acked them, so they are dispatched again, and must not be taken for
+    /// duplicates of records that nobody sees.
+    fn marks_of(&self, capture: &Manifest, promote: bool) -> Marks {
         let mut marks = self.marks.clone();
+        marks.retain(|_, (_, end)| !promote || *end <= capture.hwm);
         for origin in &capture.marks {
             note_mark(&mut marks, *origin, Offset(0));
         }
@@ -314,6 +318,41 @@ impl Staging {
         let (list, meta) = end_state;
         Ok(Installed::new(next, segments, list, &meta))
     }
+}
+
+/// The partition as it was captured for an installed copy that carries the mark of move `by`, without
+/// its segments: what the source told last. None when no such copy is installed (any more).
+///
+/// # Errors
+/// The disk's error.
+pub async fn installed_manifest(
+    root: &Path,
+    copy: CopyId,
+    by: MoveId,
+) -> Result<Option<Manifest>, StorageError> {
+    let dir = layout::partition_dir(root, copy);
+    let meta = disk::read_small(&dir.join(META_FILE), 2 * META_SLOT_BYTES).await?;
+    let meta = decode_file(&meta.unwrap_or_default()).ok();
+    let Some(meta) = meta.and_then(|m| m.newest) else {
+        return Ok(None);
+    };
+    if meta.install.is_none_or(|mark| mark.move_id != by) {
+        return Ok(None);
+    }
+    let list = disk::read_small(&dir.join(LIST_FILE), MAX_LIST_BYTES).await?;
+    let list = list.and_then(|bytes| SegmentList::decode(&bytes).ok());
+    let marks = list.map(|list| list.marks).unwrap_or_default();
+    Ok(Some(Manifest {
+        segments: Vec::new(),
+        start: meta.start,
+        hwm: meta.hwm,
+        frontier: meta.frontier,
+        marks: marks
+            .into_iter()
+            .map(|(wal, (seq, _))| Origin { wal, seq })
+            .collect(),
+        fence: meta.fence,
+    }))
 }
 
 /// Takes an installed copy back into the staging of move `to`, durably, with everything that it holds.

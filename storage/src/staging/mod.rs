@@ -14,7 +14,7 @@ mod segment;
 mod writes;
 
 pub use buffer::StageBuf;
-pub use finish::roll_back_install;
+pub use finish::{installed_manifest, roll_back_install};
 pub use gate::WriteGate;
 pub use installed::Installed;
 
@@ -310,6 +310,16 @@ impl Staging {
         let result = self.sync_all().await;
         self.failed |= result.is_err();
         result
+    }
+
+    /// Waits until no write and no checkpoint is under way, without making anything durable: the staging
+    /// can be opened again then, and gives what was made durable before.
+    pub async fn settle(&mut self) {
+        for ended in [self.drain().await, self.checkpointed().await] {
+            if let Err(error) = ended {
+                tracing::debug!(key = %self.key, %error, "a copy that is opened again");
+            }
+        }
     }
 
     async fn sync_all(&mut self) -> Result<(), StageError> {

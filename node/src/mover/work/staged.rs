@@ -9,8 +9,8 @@ use crate::messages::ShardRequest;
 use crate::mover::history::us_since;
 use crate::mover::limits::TOLD_MS;
 use crate::mover::receive::{CopyError, Receive};
-use crate::mover::told::Saved;
 use crate::mover::{Mover, told};
+use futures::future::{Either, join, select};
 use narad_core::copy::{InstallMark, Manifest, SegmentId};
 use narad_core::ids::{CopyId, HandoffId};
 use narad_core::moves::target::{CopyRange, TargetInput, Told};
@@ -90,9 +90,10 @@ impl Work {
 
     pub(super) async fn trim(&self, keep: &[SegmentId]) -> TargetInput {
         let result = async {
-            let mut staging = self.staging().await?;
-            staging.keep(keep).await?;
-            Ok::<_, StageError>(staging)
+            let mut staging = self.staging().await.map_err(|e| e.to_string())?;
+            self.vouch().await.map_err(|e| e.to_string())?;
+            staging.keep(keep).await.map_err(|e| e.to_string())?;
+            Ok::<_, String>(staging)
         };
         match result.await {
             Ok(staging) => self.ready(staging),
@@ -120,16 +121,28 @@ impl Work {
         Ok(())
     }
 
-    /// Saves what the source told, unless something was saved a moment ago.
-    async fn save_now_and_then(&self, told: Told) -> std::io::Result<()> {
-        let fresh = self
+    /// Saves what the source told last, as every copy named it. To be called before staged bytes are
+    /// made durable: a restart must never find more bytes than the answer that it finds speaks of, or it
+    /// would take them for all that there was.
+    async fn vouch(&self) -> std::io::Result<()> {
+        let heard = self.heard.borrow().clone();
+        match heard {
+            Some(told) => self.save(told).await,
+            None => Ok(()),
+        }
+    }
+
+    /// How long what was saved last counts as fresh, so that passes that follow one another do not save
+    /// each time.
+    fn fresh_for(&self) -> Duration {
+        let at = self
             .saved_at
             .get()
-            .is_some_and(|at| at.elapsed() < Duration::from_millis(TOLD_MS));
-        if fresh && self.saved.borrow().told.is_some() {
-            return Ok(());
-        }
-        self.save(told).await
+            .filter(|_| self.saved.borrow().told.is_some());
+        let since = at.map(|at| at.elapsed());
+        since.map_or(Duration::ZERO, |since| {
+            Duration::from_millis(TOLD_MS).saturating_sub(since)
+        })
     }
 
     pub(super) async fn copy(
@@ -141,6 +154,7 @@ impl Work {
     ) -> TargetInput {
         let began = Instant::now();
         self.live_bytes.set(0);
+        self.heard.replace(Some(told));
         self.copying.set(Some(began));
         let mut staging = match self.staging().await {
             Ok(staging) => staging,
@@ -156,8 +170,7 @@ impl Work {
                 .await
                 .map_err(Stop::from)
         } else {
-            self.copy_unfrozen(&mut staging, ranges, throttled, told)
-                .await
+            self.copy_unfrozen(&mut staging, ranges, throttled).await
         };
         let bytes = self.live_bytes.replace(0);
         self.copying.set(None);
@@ -187,8 +200,16 @@ impl Work {
     /// would find counts.
     async fn copy_failed(&self, mut staging: Staging, stop: Stop) -> TargetInput {
         // No write may be under way when the same files are opened again.
-        if let Err(error) = staging.sync().await {
-            tracing::warn!(key = %self.key, %error, "staged bytes not synced");
+        match self.vouch().await {
+            Ok(()) => {
+                if let Err(error) = staging.sync().await {
+                    tracing::warn!(key = %self.key, %error, "staged bytes not synced");
+                }
+            }
+            Err(error) => {
+                tracing::warn!(key = %self.key, %error, "what the source told is not saved");
+                staging.settle().await;
+            }
         }
         drop(staging);
         match self.opened().await {
@@ -204,22 +225,28 @@ impl Work {
         }
     }
 
-    /// A pass. Nothing is waited for between two of them: what was told is saved beside the copy, and
-    /// the copy is made durable behind it, now and then here and as a whole before the freeze.
+    /// A pass. Nothing is waited for between two of them: what was told is saved beside the copy once
+    /// that is due, and from then on the copy is made durable behind it, now and then here and as a
+    /// whole before the freeze.
     async fn copy_unfrozen(
         &self,
         staging: &mut Staging,
         ranges: &[CopyRange],
         throttled: bool,
-        told: Told,
     ) -> Result<u64, Stop> {
-        let both = futures::future::join(
-            self.receive(staging, ranges, throttled, None),
-            self.save_now_and_then(told),
-        );
-        let (copied, saved) = both.await;
+        let mut copying = std::pin::pin!(self.receive(staging, ranges, throttled, None));
+        let due = std::pin::pin!(glommio::timer::sleep(self.fresh_for()));
+        let (copied, saved) = match select(&mut copying, due).await {
+            Either::Left((copied, _)) => (copied, Ok(())),
+            Either::Right(((), _)) => join(copying, self.vouch()).await,
+        };
         saved.map_err(|error| Stop::Other(format!("cannot save what the source told: {error}")))?;
         copied.map_err(Stop::from)
+    }
+
+    /// Whether what the source told last is saved, so that what it told of may be made durable.
+    fn vouched(&self) -> bool {
+        self.saved.borrow().told == *self.heard.borrow()
     }
 
     pub(super) async fn receive(
@@ -242,6 +269,7 @@ impl Work {
             interrupt: &self.interrupt,
             live_bytes: &self.live_bytes,
             metrics: &self.mover.ctx.metrics,
+            vouched: &|| self.vouched(),
         };
         let result = receive.run(&mut streams, staging, ranges).await;
         self.streams.replace(streams);
@@ -253,11 +281,20 @@ impl Work {
             return TargetInput::WaitedForTurn;
         }
         let result = async {
-            self.save(told).await.map_err(|e| e.to_string())?;
+            self.heard.replace(Some(told));
+            self.vouch().await.map_err(|e| e.to_string())?;
             let mut staging = self.staging().await.map_err(|e| e.to_string())?;
-            let prepared = staging.prepare_install(next, &self.mover.root).await;
-            self.put(staging);
-            prepared.map_err(|error| error.to_string())
+            match staging.prepare_install(next, &self.mover.root).await {
+                Ok(()) => {
+                    self.put(staging);
+                    Ok(())
+                }
+                // Its files cannot be relied on: the worker has it opened again.
+                Err(error) => {
+                    staging.settle().await;
+                    Err(error.to_string())
+                }
+            }
         };
         match result.await {
             Ok(()) => TargetInput::InstallPrepared,
@@ -277,26 +314,38 @@ impl Work {
             Err(error) => return failed(error),
         };
         let finished = staging.finish(capture, mark, next).await;
-        self.put(staging);
         let mut freeze = self.freeze.get();
         freeze.split.persist_us = us_since(began);
         self.freeze.set(freeze);
         match finished {
-            Ok(()) => TargetInput::Finished,
+            Ok(()) => {
+                self.put(staging);
+                TargetInput::Finished
+            }
             Err(
                 error @ (StageError::Mismatch { .. }
                 | StageError::Short { .. }
                 | StageError::BadBytes { .. }
                 | StageError::NotContiguous { .. }),
             ) => {
+                self.put(staging);
                 // What was told does not vouch for these bytes any more, also after a restart.
-                told::forget(&self.mover.root, self.key, self.move_id).await;
-                self.saved.replace(Saved::default());
+                let root = &self.mover.root;
+                if let Err(error) = told::forget(root, self.key, self.move_id).await {
+                    tracing::warn!(key = %self.key, %error, "what the source told is not forgotten");
+                }
+                let forgotten = self.saved.borrow().forgotten();
+                self.saved.replace(forgotten);
+                self.heard.replace(None);
                 TargetInput::Mismatch {
                     why: error.to_string(),
                 }
             }
-            Err(error) => failed(error),
+            // Its files cannot be relied on: the worker has it opened again.
+            Err(error) => {
+                staging.settle().await;
+                failed(error)
+            }
         }
     }
 
@@ -319,6 +368,23 @@ impl Work {
         }
     }
 
+    /// Saves what the source told for the capture of an installed copy that is to be staged again, as
+    /// [`Self::vouch`] does for other staged bytes; a worker that found it installed takes it from there.
+    async fn vouch_for_installed(&self, copy: CopyId) -> Result<(), String> {
+        if self.heard.borrow().is_none() {
+            let root = &self.mover.root;
+            let found = narad_storage::installed_manifest(root, copy, self.move_id).await;
+            let manifest = found.map_err(|error| error.to_string())?;
+            let saved = told::load(root, self.key, self.move_id).await;
+            self.saved.replace(saved);
+            self.heard.replace(manifest.map(|manifest| Told {
+                move_id: self.move_id,
+                manifest,
+            }));
+        }
+        self.vouch().await.map_err(|error| error.to_string())
+    }
+
     pub(super) async fn roll_back(&self, copy: CopyId) -> TargetInput {
         self.staging.replace(None);
         self.installed.replace(None);
@@ -329,6 +395,9 @@ impl Work {
         // Before anything changes: what the shard knows of the copy must never be older than the copy.
         if let Err(error) = self.mover.ctx.shard(self.key).send(forget).await {
             return failed(error);
+        }
+        if let Err(why) = self.vouch_for_installed(copy).await {
+            return failed(why);
         }
         let root = &self.mover.root;
         match narad_storage::roll_back_install(root, copy, self.move_id).await {
