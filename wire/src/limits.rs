@@ -196,7 +196,19 @@ pub const CONSUMER_MAX_POLLERS: usize = 256;
 /// Failed polls in a row after which other nodes are asked for an owner's records.
 pub const CONSUMER_UNREACHABLE_FAILURES: u32 = 2;
 
+/// Records that may wait for an application whose pace is not known yet; few, because a record may
+/// take it seconds.
+pub const CONSUMER_FIRST_RECORDS: u32 = 8;
+/// What waits for the application is this part of the visibility's work at most: as much again is
+/// in its hands, and half of the time is left for what takes longer than the records before.
+pub const CONSUMER_AHEAD_PART: u32 = 4;
+/// Leases begin anew before they are handed out when their age and the work on them come to this part of
+/// the visibility.
+pub const CONSUMER_RENEW_PART: u32 = 2;
+
 const _: () = {
+    assert!(CONSUMER_AHEAD_PART > CONSUMER_RENEW_PART);
+    assert!(CONSUMER_FIRST_RECORDS <= CONSUMER_BATCH_RECORDS);
     assert!(CONSUMER_WAIT_MS <= WAIT_MAX_MS);
     assert!(CONSUMER_BATCH_BYTES as usize <= READ_MAX_BYTES);
     assert!((CONSUMER_WAIT_MS as u64) < narad_core::defaults::VISIBILITY_MS);

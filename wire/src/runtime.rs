@@ -8,7 +8,7 @@ use futures::future::{Either, LocalBoxFuture, select};
 use futures::io::{AsyncRead, AsyncWrite};
 use std::future::Future;
 use std::pin::pin;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 mod glommio_runtime;
 mod slices;
@@ -33,6 +33,11 @@ pub trait Runtime: Clone + 'static {
 
     /// Completes after `time`.
     fn sleep(&self, time: Duration) -> LocalBoxFuture<'static, ()>;
+
+    /// What leases are timed by; tests have a clock of their own.
+    fn now(&self) -> Instant {
+        Instant::now()
+    }
 
     /// Runs a future on this thread until it completes, whoever waits for it.
     fn spawn(&self, task: LocalBoxFuture<'static, ()>);

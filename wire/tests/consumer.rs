@@ -1,16 +1,18 @@
 //! The consumer and replay against a small cluster over loopback, with moves and deaths.
 //!
 //! What this file keeps true: every record comes, whatever happens to its owner; a lease that a
-//! move left behind is no error; what was fetched in vain is given back.
+//! move left behind is no error; what was fetched in vain is given back; a slow application is not
+//! handed leases that have ended.
 
 mod common;
 
-use common::{Cluster, TOPIC, client, run, until, value};
+use common::{Cluster, OnClock, TOPIC, client, client_on, run, until, value};
 use narad_core::ids::{Offset, PartitionIndex};
 use narad_wire::client::{ConsumerOptions, Delivery, Record, Settled};
 use narad_wire::error::ErrorCode;
 use narad_wire::runtime::Glommio;
 use std::collections::HashSet;
+use std::rc::Rc;
 use std::time::Duration;
 
 async fn collect(
@@ -128,17 +130,102 @@ fn closing_gives_back_what_was_fetched_and_not_handed_out() {
         let mut consumer = client.consumer(TOPIC, consumer_options());
         let taken = consumer.next().await.unwrap();
         consumer.ack(&taken).await;
-        consumer.close().await;
         let leased = || -> usize {
             let partitions = cluster.partitions.borrow();
             partitions.iter().map(|p| p.leases.len()).sum()
         };
+        until("a batch to wait", || leased() > 0).await;
+        consumer.close().await;
         until("every lease to be given back", || leased() == 0).await;
         assert_eq!(cluster.unacked(), 200 - taken.len());
         let calls = cluster.calls(0, "consume") + cluster.calls(1, "consume");
         glommio::timer::sleep(Duration::from_millis(300)).await;
         let after = cluster.calls(0, "consume") + cluster.calls(1, "consume");
         assert_eq!(after, calls, "polling has ended");
+    });
+}
+
+/// The most that a record went out.
+fn most_deliveries(cluster: &Cluster) -> u32 {
+    let partitions = cluster.partitions.borrow();
+    let delivered = partitions.iter().flat_map(|p| p.delivered.iter());
+    delivered.copied().max().unwrap_or(0)
+}
+
+/// Works `records` off, one after the other; each takes `each` of the cluster's time.
+async fn work(nodes: usize, records: usize, each: Duration) -> Rc<Cluster> {
+    let cluster = Cluster::start(nodes, 2 * nodes);
+    for n in 0..records {
+        cluster.put(n % (2 * nodes), Record::new(value(n)));
+    }
+    let clock = OnClock::new(&cluster);
+    let client = client_on(clock.clone(), &cluster, &[0]);
+    let mut consumer = client.consumer(TOPIC, ConsumerOptions::default());
+    while cluster.unacked() > 0 {
+        let batch = consumer.next().await.unwrap();
+        for delivery in &batch {
+            clock.pass(each);
+            let settled = consumer.ack(std::slice::from_ref(delivery)).await;
+            assert_eq!(settled, [Settled::Done], "of {} records", batch.len());
+        }
+        // Whoever polls has time for it.
+        glommio::timer::sleep(Duration::from_millis(5)).await;
+    }
+    consumer.close().await;
+    cluster
+}
+
+#[test]
+fn a_slow_application_gets_each_record_once_under_a_lease_that_lasts() {
+    run(async {
+        for (nodes, records, each_ms) in [(3, 3_000, 20), (3, 300, 400), (5, 40, 9_000)] {
+            let cluster = work(nodes, records, Duration::from_millis(each_ms)).await;
+            assert_eq!(most_deliveries(&cluster), 1, "{each_ms} ms a record");
+        }
+    });
+}
+
+/// An application that was quick is away for a while: how many times leases were extended, and how
+/// often a record went out at most. Nothing that it is handed afterwards has ended.
+async fn away(time: Duration) -> (u64, u32) {
+    let cluster = Cluster::start(3, 3);
+    for n in 0..600 {
+        cluster.put(n % 3, Record::new(value(n)));
+    }
+    let clock = OnClock::new(&cluster);
+    let client = client_on(clock.clone(), &cluster, &[0]);
+    let mut consumer = client.consumer(TOPIC, ConsumerOptions::default());
+    let mut batches = 0;
+    while cluster.unacked() > 0 {
+        let batch = consumer.next().await.unwrap();
+        assert_eq!(consumer.ack(&batch).await, vec![Settled::Done; batch.len()]);
+        batches += 1;
+        if batches == 5 {
+            until("a batch of each node to wait", || {
+                let partitions = cluster.partitions.borrow();
+                partitions.iter().all(|p| !p.leases.is_empty())
+            })
+            .await;
+            // The answers are on their way, in this thread.
+            for _ in 0..20 {
+                glommio::timer::sleep(Duration::from_millis(2)).await;
+            }
+            clock.pass(time);
+        }
+    }
+    let extended = (0..3).map(|n| cluster.calls(n, "extend")).sum();
+    (extended, most_deliveries(&cluster))
+}
+
+#[test]
+fn what_waited_for_long_gets_its_leases_anew_or_is_left_to_others() {
+    run(async {
+        assert_eq!(away(Duration::from_secs(1)).await, (0, 1));
+        let (extended, deliveries) = away(Duration::from_secs(20)).await;
+        assert!(extended >= 3, "{extended} calls for three nodes' leases");
+        assert_eq!(deliveries, 1);
+        let (_, deliveries) = away(Duration::from_secs(40)).await;
+        assert_eq!(deliveries, 2);
     });
 }
 

@@ -1,10 +1,14 @@
 //! The consumer: a long poll at every owner, leases settled where they were given.
 //!
-//! What this file keeps true: a poll under way is never dropped (its answer may be bringing
-//! leases), only left to end; at most one batch an owner waits here, so leases do not run out in a
-//! queue; a move, a lost connection or a stale lease is no error: the records come again.
+//! What this file keeps true: a record is handed out under a lease that has time left: no more is
+//! fetched ahead than the application works off in a part of the visibility, and a batch that waited
+//! longer all the same gets its leases anew before it leaves, without what has run out; a move, a
+//! lost connection or a stale lease is no error: the records come again.
 
-use super::calls::{self, ConsumeRequest, Settle};
+mod pace;
+mod poll;
+
+use super::calls::{self, Settle};
 use super::handle::Client;
 use super::locator::Locator;
 use super::model::{Delivery, Lease};
@@ -12,18 +16,19 @@ use crate::error::{ErrorCode, WireError};
 use crate::limits;
 use crate::runtime::Runtime;
 use futures::FutureExt;
-use futures::future::{join_all, select};
+use futures::future::join_all;
+use pace::{Ask, Pace};
 use std::cell::{Cell, RefCell};
-use std::collections::{HashMap, HashSet};
-use std::pin::pin;
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
-use tokio::sync::{Notify, mpsc};
+use tokio::sync::{Notify, Semaphore};
 
 /// How a [`Consumer`] works.
 #[derive(Clone, Copy, Debug)]
 pub struct ConsumerOptions {
-    /// Most records of a batch.
+    /// Most records of a batch. The consumer asks for fewer while the application is slow, so that
+    /// what waits for it keeps its leases.
     pub max_records: u32,
     /// Most bytes of a batch.
     pub max_bytes: u32,
@@ -55,10 +60,33 @@ pub enum Settled {
     Unknown,
 }
 
+/// A batch that was fetched and not handed out.
+struct Waiting {
+    records: Vec<Delivery>,
+    /// Whose poll brought it.
+    from: Rc<str>,
+    /// When it came. Its leases began a little earlier.
+    at: Instant,
+}
+
 struct Shared<R: Runtime> {
     locator: Locator<R>,
     options: ConsumerOptions,
-    batches: mpsc::Sender<Result<Vec<Delivery>, WireError>>,
+    /// At most one batch a poller.
+    waiting: RefCell<VecDeque<Waiting>>,
+    /// An error that no waiting cures, until it is told.
+    error: RefCell<Option<WireError>>,
+    pace: Cell<Pace>,
+    /// Whether [`Consumer::next`] stands and waits.
+    wanted: Cell<bool>,
+    /// Something came for [`Consumer::next`].
+    came: Notify,
+    /// Something changed that the pollers should look at.
+    changed: Notify,
+    /// Held while one node is polled and the others wait for their turn; fair.
+    turn: Semaphore,
+    /// Turns in a row that brought nothing.
+    empty_turns: Cell<usize>,
     /// Nodes with a poller, and whether that one is to end.
     pollers: RefCell<HashMap<Rc<str>, Rc<Cell<bool>>>>,
     /// Owners that could not be reached lately: somebody else has to be asked for their records.
@@ -68,17 +96,68 @@ struct Shared<R: Runtime> {
     look: Notify,
 }
 
-/// Consumes one topic. Not `Send`. Dropping it ends its polls; [`Consumer::close`] gives back what
-/// was fetched and not handed out.
+impl<R: Runtime> Shared<R> {
+    fn now(&self) -> Instant {
+        self.locator.client().runtime().now()
+    }
+
+    /// How long a lease lasts.
+    fn visibility_ms(&self) -> u32 {
+        let ms = match (
+            self.options.visibility_ms,
+            self.locator.known().visibility_ms(),
+        ) {
+            (0, 0) => narad_core::defaults::VISIBILITY_MS,
+            (0, topic) => topic,
+            (own, _) => own.into(),
+        };
+        u32::try_from(ms).unwrap_or(u32::MAX)
+    }
+
+    fn visibility(&self) -> Duration {
+        Duration::from_millis(self.visibility_ms().into())
+    }
+
+    /// What a poll may ask for now.
+    fn ask(&self) -> Ask {
+        let pollers = self.pollers.borrow().len();
+        let most = self.options.max_records;
+        self.pace.get().ask(pollers, self.visibility(), most)
+    }
+
+    /// Whether the application waits and there is nothing for it.
+    fn is_short(&self) -> bool {
+        self.wanted.get() && self.waiting.borrow().is_empty()
+    }
+
+    fn fail(&self, error: WireError) {
+        *self.error.borrow_mut() = Some(error);
+        self.came.notify_one();
+    }
+
+    fn end(&self) {
+        self.closing.set(true);
+        self.look.notify_one();
+        self.changed.notify_waiters();
+    }
+}
+
+/// Consumes one topic. Not `Send`. Dropping it ends its polls and has what was fetched and not
+/// handed out given back; [`Consumer::close`] waits for that.
+///
+/// A batch's leases run while the application works on it. The consumer learns how long a record
+/// takes and asks for no more than fits a part of the visibility. Where single records take long, or
+/// the pace varies a lot, [`Consumer::extend`] them while they are worked on, or choose a longer
+/// visibility. Giving back ([`Consumer::nack`]) counts as a delivery, as a lease that runs out does.
 pub struct Consumer<R: Runtime> {
     shared: Rc<Shared<R>>,
-    incoming: mpsc::Receiver<Result<Vec<Delivery>, WireError>>,
+    /// What was handed out last: when, and how many records.
+    handed: Option<(Instant, usize)>,
 }
 
 impl<R: Runtime> Drop for Consumer<R> {
     fn drop(&mut self) {
-        self.shared.closing.set(true);
-        self.shared.look.notify_one();
+        self.shared.end();
     }
 }
 
@@ -86,7 +165,6 @@ impl<R: Runtime> Client<R> {
     /// A consumer of one topic; it starts to fetch at once.
     #[must_use]
     pub fn consumer(&self, topic: &str, options: ConsumerOptions) -> Consumer<R> {
-        let (batches, incoming) = mpsc::channel(1);
         let options = ConsumerOptions {
             wait_ms: options.wait_ms.min(limits::WAIT_MAX_MS),
             ..options
@@ -94,14 +172,34 @@ impl<R: Runtime> Client<R> {
         let shared = Rc::new(Shared {
             locator: Locator::new(self.clone(), topic),
             options,
-            batches,
+            waiting: RefCell::default(),
+            error: RefCell::default(),
+            pace: Cell::new(Pace::new()),
+            wanted: Cell::new(false),
+            came: Notify::new(),
+            changed: Notify::new(),
+            turn: Semaphore::new(1),
+            empty_turns: Cell::new(0),
             pollers: RefCell::default(),
             unreachable: RefCell::default(),
             closing: Cell::new(false),
             look: Notify::new(),
         });
-        self.runtime().spawn(manage(shared.clone()).boxed_local());
-        Consumer { shared, incoming }
+        let manager = poll::manage(shared.clone());
+        self.runtime().spawn(manager.boxed_local());
+        Consumer {
+            shared,
+            handed: None,
+        }
+    }
+}
+
+/// Says that the application waits, for as long as it lives.
+struct Wanted<'a>(&'a Cell<bool>);
+
+impl Drop for Wanted<'_> {
+    fn drop(&mut self) {
+        self.0.set(false);
     }
 }
 
@@ -111,10 +209,59 @@ impl<R: Runtime> Consumer<R> {
     /// # Errors
     /// [`WireError`] that no waiting cures, as an unknown topic. Outages are waited out.
     pub async fn next(&mut self) -> Result<Vec<Delivery>, WireError> {
-        match self.incoming.recv().await {
-            Some(batch) => batch,
-            None => unreachable!("the consumer itself holds a sender"),
+        if let Some((at, records)) = self.handed.take() {
+            let mut pace = self.shared.pace.get();
+            pace.took(self.shared.now().saturating_duration_since(at), records);
+            self.shared.pace.set(pace);
         }
+        loop {
+            if let Some(error) = self.shared.error.take() {
+                return Err(error);
+            }
+            self.renew().await;
+            let next = self.shared.waiting.borrow_mut().pop_front();
+            self.shared.changed.notify_waiters();
+            if let Some(batch) = next {
+                self.handed = Some((self.shared.now(), batch.records.len()));
+                return Ok(batch.records);
+            }
+            self.shared.wanted.set(true);
+            let _wanted = Wanted(&self.shared.wanted);
+            self.shared.came.notified().await;
+        }
+    }
+
+    /// Begins the leases of what waits anew where there may not be time enough left to work on it,
+    /// and drops what is not ours any more: it is somebody else's already, or comes again. So an
+    /// application that comes back in time loses nothing, and one that does not holds nothing.
+    async fn renew(&self) {
+        let now = self.shared.now();
+        let (pace, most) = (self.shared.pace.get(), self.shared.visibility());
+        let is_old = |batch: &Waiting| {
+            let age = now.saturating_duration_since(batch.at);
+            age + pace.work(batch.records.len()) >= most / limits::CONSUMER_RENEW_PART
+        };
+        let leases: Vec<Held> = {
+            let waiting = self.shared.waiting.borrow();
+            let old = waiting.iter().filter(|batch| is_old(batch));
+            old.flat_map(|batch| held(&batch.records)).collect()
+        };
+        if leases.is_empty() {
+            return;
+        }
+        let visibility_ms = self.shared.visibility_ms();
+        let settled = settle_all(&self.shared, &leases, Settle::Extend { visibility_ms }).await;
+        let ours: HashSet<Lease> = leases
+            .iter()
+            .zip(settled)
+            .filter_map(|((_, lease), settled)| (settled == Settled::Done).then_some(*lease))
+            .collect();
+        let mut waiting = self.shared.waiting.borrow_mut();
+        for batch in waiting.iter_mut().filter(|batch| is_old(batch)) {
+            batch.records.retain(|one| ours.contains(&one.lease));
+            batch.at = now;
+        }
+        waiting.retain(|batch| !batch.records.is_empty());
     }
 
     /// Done with these records.
@@ -136,31 +283,32 @@ impl<R: Runtime> Consumer<R> {
     /// Settles leases at the nodes that gave them, one call a node, at the same time. One answer a
     /// delivery, in order. None of them is an error of the consumer.
     pub async fn settle(&self, deliveries: &[Delivery], how: Settle) -> Vec<Settled> {
-        settle_all(&self.shared, deliveries, how).await
+        settle_all(&self.shared, &held(deliveries), how).await
     }
 
     /// Stops fetching and gives back what was fetched and not handed out, so that others get it at
     /// once. Polls under way end by themselves.
-    pub async fn close(mut self) {
-        self.shared.closing.set(true);
-        self.shared.look.notify_one();
-        self.incoming.close();
-        while let Some(batch) = self.incoming.recv().await {
-            if let Ok(batch) = batch {
-                self.nack(&batch, 0).await;
-            }
+    pub async fn close(self) {
+        self.shared.end();
+        let waiting = self.shared.waiting.take();
+        for batch in waiting {
+            self.nack(&batch.records, 0).await;
         }
     }
 }
 
-async fn settle_all<R: Runtime>(
-    shared: &Shared<R>,
-    deliveries: &[Delivery],
-    how: Settle,
-) -> Vec<Settled> {
+/// A lease and the node that gave it.
+type Held = (Rc<str>, Lease);
+
+fn held(deliveries: &[Delivery]) -> Vec<Held> {
+    let held = deliveries.iter().map(|one| (one.node.clone(), one.lease));
+    held.collect()
+}
+
+async fn settle_all<R: Runtime>(shared: &Shared<R>, held: &[Held], how: Settle) -> Vec<Settled> {
     let mut by_node: HashMap<&Rc<str>, Vec<usize>> = HashMap::new();
-    for (index, delivery) in deliveries.iter().enumerate() {
-        by_node.entry(&delivery.node).or_default().push(index);
+    for (index, (node, _)) in held.iter().enumerate() {
+        by_node.entry(node).or_default().push(index);
     }
     let calls = by_node.into_iter().flat_map(|(node, indexes)| {
         let parts: Vec<Vec<usize>> = indexes
@@ -170,10 +318,10 @@ async fn settle_all<R: Runtime>(
         parts.into_iter().map(move |part| (node, part))
     });
     let calls = calls.map(|(node, indexes)| async move {
-        let leases: Vec<Lease> = indexes.iter().map(|i| deliveries[*i].lease).collect();
+        let leases: Vec<Lease> = indexes.iter().map(|i| held[*i].1).collect();
         (indexes, settle_at(shared, node, &leases, how).await)
     });
-    let mut out = vec![Settled::Unknown; deliveries.len()];
+    let mut out = vec![Settled::Unknown; held.len()];
     for (indexes, settled) in join_all(calls).await {
         for (index, one) in indexes.into_iter().zip(settled) {
             out[index] = one;
@@ -226,154 +374,4 @@ fn settled(result: Result<(), crate::error::WireFault>) -> Settled {
             _ => Settled::Unknown,
         },
     }
-}
-
-/// Keeps one poller an owner, and one at any node while an owner cannot be reached.
-async fn manage<R: Runtime>(shared: Rc<Shared<R>>) {
-    let runtime = shared.locator.client().runtime().clone();
-    while !shared.closing.get() {
-        match shared.locator.fresh().await {
-            Ok(placement) => arrange(&shared, placement.owners()),
-            // Nobody knows better than we do: what is polled goes on being polled.
-            Err(error) if error.is_transient() => {
-                if shared.pollers.borrow().is_empty() {
-                    arrange(&shared, &[]);
-                }
-            }
-            Err(error) => {
-                let _ = shared.batches.send(Err(error)).await;
-            }
-        }
-        let look = runtime.sleep(Duration::from_millis(limits::CONSUMER_LOOK_MS));
-        let _ = select(pin!(shared.look.notified()), look).await;
-        // Moves do not announce themselves; the question is cheap for a node.
-        shared.locator.suspect();
-    }
-    for end in shared.pollers.borrow().values() {
-        end.set(true);
-    }
-}
-
-/// Starts and ends pollers so that they fit the owners.
-fn arrange<R: Runtime>(shared: &Rc<Shared<R>>, owners: &[Rc<str>]) {
-    let any: Rc<str> = Rc::from(ANY_NODE);
-    let detour = owners.is_empty()
-        || owners
-            .iter()
-            .any(|owner| shared.unreachable.borrow().contains(owner));
-    let wanted: HashSet<Rc<str>> = owners
-        .iter()
-        .cloned()
-        .chain(detour.then(|| any.clone()))
-        .collect();
-    shared
-        .unreachable
-        .borrow_mut()
-        .retain(|node| owners.contains(node));
-    let mut pollers = shared.pollers.borrow_mut();
-    let mut start = Vec::new();
-    for (node, end) in pollers.iter() {
-        end.set(!wanted.contains(node));
-    }
-    for node in wanted {
-        if !pollers.contains_key(&node) && pollers.len() < limits::CONSUMER_MAX_POLLERS {
-            let end = Rc::new(Cell::new(false));
-            pollers.insert(node.clone(), end.clone());
-            start.push((node, end));
-        }
-    }
-    drop(pollers);
-    for (node, end) in start {
-        let of = shared.clone();
-        let task = async move {
-            poll(&of, &node, &end).await;
-            of.pollers.borrow_mut().remove(&node);
-            of.look.notify_one();
-        };
-        let runtime = shared.locator.client().runtime();
-        runtime.spawn(task.boxed_local());
-    }
-}
-
-/// Stands for "whoever answers" among the pollers; no address looks like this.
-const ANY_NODE: &str = "*";
-
-/// Polls one node until it is told to end.
-async fn poll<R: Runtime>(shared: &Shared<R>, node: &Rc<str>, end: &Cell<bool>) {
-    let client = shared.locator.client();
-    let runtime = client.runtime();
-    let mut failures = 0u32;
-    while !end.get() && !shared.closing.get() {
-        let began = Instant::now();
-        match fetch(shared, node).await {
-            Ok(batch) if batch.is_empty() => {
-                failures = 0;
-                reached(shared, node);
-                // A node that answers an empty poll at once must not be asked in a tight loop.
-                let least = Duration::from_millis(limits::CLIENT_PAUSE_MS);
-                if let Some(rest) = least.checked_sub(began.elapsed()) {
-                    runtime.sleep(rest).await;
-                }
-            }
-            Ok(batch) => {
-                failures = 0;
-                reached(shared, node);
-                if let Err(mpsc::error::SendError(Ok(batch))) = shared.batches.send(Ok(batch)).await
-                {
-                    // The consumer has gone meanwhile: others get the records at once.
-                    settle_all(shared, &batch, Settle::Nack { delay_ms: 0 }).await;
-                    return;
-                }
-            }
-            Err(error) if error.is_transient() || error.outcome_unknown() => {
-                tracing::debug!(%error, node = %node, "a poll failed");
-                failures = failures.saturating_add(1);
-                if failures >= limits::CONSUMER_UNREACHABLE_FAILURES && **node != *ANY_NODE {
-                    shared.unreachable.borrow_mut().insert(node.clone());
-                }
-                shared.locator.suspect();
-                shared.look.notify_one();
-                let grown = limits::CLIENT_PAUSE_MS << failures.min(8);
-                let pause = grown.min(limits::CLIENT_PAUSE_MAX_MS);
-                runtime.sleep(Duration::from_millis(pause)).await;
-            }
-            Err(error) => {
-                if shared.batches.send(Err(error)).await.is_err() {
-                    return;
-                }
-                let pause = Duration::from_millis(limits::CLIENT_PAUSE_MAX_MS);
-                runtime.sleep(pause).await;
-            }
-        }
-    }
-}
-
-fn reached<R: Runtime>(shared: &Shared<R>, node: &Rc<str>) {
-    shared.unreachable.borrow_mut().remove(node);
-}
-
-async fn fetch<R: Runtime>(shared: &Shared<R>, node: &Rc<str>) -> Result<Vec<Delivery>, WireError> {
-    let client = shared.locator.client();
-    let topic = shared.locator.topic();
-    let mut ask = ConsumeRequest {
-        max_records: shared.options.max_records,
-        max_bytes: shared.options.max_bytes,
-        wait_ms: shared.options.wait_ms,
-        visibility_ms: shared.options.visibility_ms,
-        local_only: true,
-    };
-    if **node == *ANY_NODE {
-        ask.local_only = false;
-        return client.consume_once(topic, ask).await;
-    }
-    let result = async {
-        let to = client.pool().node(node).await?;
-        let deadline = client.options().attempt;
-        calls::consume(client.runtime(), &to, node, deadline, topic, ask).await
-    };
-    let result = result.await;
-    if result.as_ref().is_err_and(WireError::connection_lost) {
-        client.pool().failed(node);
-    }
-    result
 }

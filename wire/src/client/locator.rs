@@ -22,6 +22,7 @@ pub(super) struct Placement {
     owners: Vec<Option<Rc<str>>>,
     /// Every owner once, in the order of its first partition.
     distinct: Vec<Rc<str>>,
+    visibility_ms: u64,
 }
 
 impl Placement {
@@ -35,6 +36,11 @@ impl Placement {
             return None;
         }
         self.owner(partition_of(key, count))
+    }
+
+    /// How long the topic's leases last; 0: not known, or as by default.
+    pub(super) fn visibility_ms(&self) -> u64 {
+        self.visibility_ms
     }
 
     /// Every owner once.
@@ -129,7 +135,10 @@ impl<R: Runtime> Locator<R> {
             .filter(|node| node.status != "dead" && !node.addr.is_empty())
             .map(|node| (node.id.as_str(), node.addr.as_str()))
             .collect();
-        let mut placement = Placement::default();
+        let mut placement = Placement {
+            visibility_ms: view.topic.settings.visibility_ms,
+            ..Placement::default()
+        };
         for partition in &view.topic.partitions {
             let owner = alive.get(partition.owner.as_str()).map(|addr| {
                 let known = placement.distinct.iter().find(|known| ***known == **addr);

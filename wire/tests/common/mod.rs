@@ -8,15 +8,16 @@
 
 mod node;
 
+use futures::future::LocalBoxFuture;
 use glommio::net::TcpListener;
 use narad_wire::client::{Client, ClientOptions};
 use narad_wire::convert::Record;
 use narad_wire::error::ErrorCode;
-use narad_wire::runtime::Glommio;
+use narad_wire::runtime::{Glommio, Runtime};
 use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, VecDeque};
 use std::rc::Rc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 pub use node::TestNode;
 
@@ -30,8 +31,10 @@ pub struct Partition {
     pub epoch: u64,
     pub log: Vec<Record>,
     pub acked: Vec<bool>,
-    /// Offset -> nonce of the lease that stands.
-    pub leases: HashMap<u64, u64>,
+    /// How many times each record went out.
+    pub delivered: Vec<u32>,
+    /// Offset -> nonce of the lease that stands, and when it ends by the cluster's clock.
+    pub leases: HashMap<u64, (u64, Duration)>,
     /// Offsets to deliver, in order.
     pub ready: VecDeque<u64>,
     pub frozen: bool,
@@ -66,6 +69,8 @@ pub struct Cluster {
     pub partitions: RefCell<Vec<Partition>>,
     pub moods: RefCell<Vec<Mood>>,
     pub nonces: Cell<u64>,
+    /// What leases are timed by: it stands still unless a test sets it.
+    pub clock: Cell<Duration>,
     /// Calls by (node, method).
     pub calls: RefCell<HashMap<(usize, &'static str), u64>>,
     pub throttle: Cell<u64>,
@@ -185,8 +190,54 @@ impl Cluster {
         let offset = partition.log.len() as u64;
         partition.log.push(record);
         partition.acked.push(false);
+        partition.delivered.push(0);
         partition.ready.push_back(offset);
         offset
+    }
+}
+
+/// Glommio, with the cluster's clock for leases.
+#[derive(Clone)]
+pub struct OnClock {
+    began: Instant,
+    cluster: Rc<Cluster>,
+}
+
+impl OnClock {
+    pub fn new(cluster: &Rc<Cluster>) -> Self {
+        Self {
+            began: Instant::now(),
+            cluster: cluster.clone(),
+        }
+    }
+
+    /// Time passes.
+    pub fn pass(&self, time: Duration) {
+        self.cluster.clock.set(self.cluster.clock.get() + time);
+    }
+}
+
+impl Runtime for OnClock {
+    type Stream = glommio::net::TcpStream;
+
+    fn connect(
+        &self,
+        addr: &str,
+        deadline: Duration,
+    ) -> LocalBoxFuture<'static, std::io::Result<Self::Stream>> {
+        Glommio.connect(addr, deadline)
+    }
+
+    fn sleep(&self, time: Duration) -> LocalBoxFuture<'static, ()> {
+        Glommio.sleep(time)
+    }
+
+    fn spawn(&self, task: LocalBoxFuture<'static, ()>) {
+        Glommio.spawn(task);
+    }
+
+    fn now(&self) -> Instant {
+        self.began + self.cluster.clock.get()
     }
 }
 
@@ -212,11 +263,15 @@ pub async fn until(what: &str, mut holds: impl FnMut() -> bool) {
 
 /// A client of some of the nodes.
 pub fn client(cluster: &Cluster, servers: &[usize]) -> Client {
+    client_on(Glommio, cluster, servers)
+}
+
+pub fn client_on<R: Runtime>(runtime: R, cluster: &Cluster, servers: &[usize]) -> Client<R> {
     let servers = servers.iter().map(|n| cluster.addr(*n)).collect();
     let options = ClientOptions {
         deadline: Duration::from_secs(20),
         attempt: Duration::from_millis(500),
         ..ClientOptions::new(servers)
     };
-    Client::with(Glommio, options)
+    Client::with(runtime, options)
 }

@@ -121,7 +121,12 @@ fn settle(
         .map(|lease| {
             let partition = &mut partitions[lease.partition.0 as usize];
             let offset = lease.offset.0;
-            if partition.owner != node || partition.leases.get(&offset) != Some(&lease.nonce.0) {
+            let now = cluster.clock.get();
+            let stands = partition
+                .leases
+                .get(&offset)
+                .is_some_and(|(nonce, until)| *nonce == lease.nonce.0 && now < *until);
+            if partition.owner != node || !stands {
                 return Some(WireFault::new(ErrorCode::StaleLease, "the lease has ended"));
             }
             done(partition, offset);
@@ -214,7 +219,12 @@ impl node::Server for TestNode {
         let most = params.get_max_records() as usize;
         let mut left = u64::from(params.get_wait_ms());
         let taken = loop {
-            let taken = take(&cluster, self.index, most, params.get_local_only());
+            let visibility = match params.get_visibility_ms() {
+                0 => narad_core::defaults::VISIBILITY_MS,
+                ms => ms.into(),
+            };
+            let until = cluster.clock.get() + Duration::from_millis(visibility);
+            let taken = take(&cluster, self.index, most, params.get_local_only(), until);
             if !taken.is_empty() || left == 0 {
                 break taken;
             }
@@ -270,8 +280,17 @@ impl node::Server for TestNode {
         mut r: node::ExtendResults,
     ) -> Outcome {
         let cluster = self.enter("extend").await?;
-        let leases = leases(params.get()?.get_leases()?);
-        answer_leases!(r, settle(&cluster, self.index, &leases, |_, _| {}))
+        let params = params.get()?;
+        let leases = leases(params.get_leases()?);
+        let until = cluster.clock.get() + Duration::from_millis(params.get_visibility_ms().into());
+        answer_leases!(
+            r,
+            settle(&cluster, self.index, &leases, |partition, offset| {
+                if let Some((_, ends)) = partition.leases.get_mut(&offset) {
+                    *ends = until;
+                }
+            })
+        )
     }
 
     async fn replay(
@@ -441,20 +460,42 @@ impl node::Server for TestNode {
     }
 }
 
-fn take(cluster: &Cluster, node: usize, most: usize, local: bool) -> Vec<(Lease, Record)> {
+/// Leases that have ended: their records are to be delivered again.
+fn end_leases(partition: &mut super::Partition, now: Duration) {
+    let ended = partition
+        .leases
+        .iter()
+        .filter(|(_, (_, until))| *until <= now);
+    let mut ended: Vec<u64> = ended.map(|(offset, _)| *offset).collect();
+    ended.sort_unstable();
+    for offset in ended.into_iter().rev() {
+        partition.leases.remove(&offset);
+        partition.ready.push_front(offset);
+    }
+}
+
+fn take(
+    cluster: &Cluster,
+    node: usize,
+    most: usize,
+    local: bool,
+    until: Duration,
+) -> Vec<(Lease, Record)> {
     let mut partitions = cluster.partitions.borrow_mut();
     let mut out = Vec::new();
     for (index, partition) in (0u32..).zip(partitions.iter_mut()) {
         if local && partition.owner != node {
             continue;
         }
+        end_leases(partition, cluster.clock.get());
         while out.len() < most {
             let Some(offset) = partition.ready.pop_front() else {
                 break;
             };
             let nonce = cluster.nonces.get() + 1;
             cluster.nonces.set(nonce);
-            partition.leases.insert(offset, nonce);
+            partition.leases.insert(offset, (nonce, until));
+            partition.delivered[usize::try_from(offset).unwrap()] += 1;
             let lease = Lease {
                 partition: PartitionIndex(index),
                 offset: Offset(offset),
