@@ -1,18 +1,20 @@
 //! `narad consume`: leases records, prints them one a line, and acknowledges what was printed.
 //!
 //! What this file keeps true: nothing is acknowledged before it has left for the reader; when the
-//! reader goes away or the person interrupts, what was not printed is given back.
+//! reader goes away or the person interrupts, what was not printed is given back. Only with --follow is
+//! an interrupt the end that was wanted.
 
 use super::args::ConsumeArgs;
 use super::connect::Session;
 use super::error::{CliError, CliResult};
 use super::interrupt::Interrupt;
-use super::output::Out;
+use super::output::{Out, Progress};
 use super::replay::put_bytes;
 use super::units;
 use narad_wire::client::calls::{ConsumeRequest, Settle};
 use narad_wire::client::{Delivery, Lease};
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
+use std::time::{Duration, Instant};
 
 /// Records asked for at a time.
 const BATCH_RECORDS: u32 = 1_000;
@@ -30,6 +32,7 @@ const GIVE_BACK: Settle = Settle::Nack { delay_ms: 0 };
 #[derive(Default)]
 struct Tally {
     printed: u64,
+    bytes: u64,
     acked: u64,
     again: u64,
 }
@@ -39,16 +42,43 @@ struct Tally {
 /// # Errors
 /// [`CliError`] of a call or of the output.
 pub async fn run(session: &Session, args: ConsumeArgs, interrupt: &mut Interrupt) -> CliResult {
+    let began = Instant::now();
     let mut tally = Tally::default();
     let mut held = Vec::new();
     let result = pump(session, &args, interrupt, &mut tally, &mut held).await;
     if !held.is_empty() {
         give_back(session, &args.topic, &held).await;
     }
+    report(session.json, args.no_ack, &tally, began.elapsed());
+    result
+}
+
+/// The totals, beside the records: on standard error.
+fn report(as_json: bool, no_ack: bool, tally: &Tally, took: Duration) {
+    let speed = units::per_second(tally.bytes, took);
+    let elapsed_ms = u64::try_from(took.as_millis()).unwrap_or(u64::MAX);
+    if as_json {
+        let body = json!({
+            "records": tally.printed,
+            "bytes": tally.bytes,
+            "acknowledged": tally.acked,
+            "delivered_again": tally.again,
+            "elapsed_ms": elapsed_ms,
+            "bytes_per_s": speed,
+        });
+        eprintln!("{body}");
+        return;
+    }
     let mut text = format!("{} records printed", units::count(tally.printed));
-    if !args.no_ack {
+    if !no_ack {
         text.push_str(&format!(", {} acknowledged", units::count(tally.acked)));
     }
+    text.push_str(&format!(
+        " ({} in {}, {})",
+        units::size(tally.bytes),
+        units::millis(elapsed_ms),
+        units::rate(speed)
+    ));
     if tally.again > 0 {
         text.push_str(&format!(
             "; {} will be delivered again: their lease had ended",
@@ -56,7 +86,6 @@ pub async fn run(session: &Session, args: ConsumeArgs, interrupt: &mut Interrupt
         ));
     }
     eprintln!("narad: {text}");
-    result
 }
 
 async fn pump(
@@ -67,10 +96,19 @@ async fn pump(
     held: &mut Vec<Lease>,
 ) -> CliResult {
     let mut out = Out::new();
+    let progress = Progress::beside_results(session.json);
+    let began = Instant::now();
     loop {
         let left = args.count.map_or(u64::MAX, |count| count - tally.printed);
-        if left == 0 || interrupt.wanted() {
+        if left == 0 {
             return Ok(());
+        }
+        if interrupt.wanted() {
+            return if args.follow {
+                Ok(())
+            } else {
+                Err(cut_short())
+            };
         }
         let max_records = u32::try_from(left).unwrap_or(u32::MAX).min(BATCH_RECORDS);
         let visibility_ms = args.visibility_ms.unwrap_or(0);
@@ -96,6 +134,15 @@ async fn pump(
         held.extend(leases(unseen));
         printed?;
         tally.printed += shown.len() as u64;
+        tally.bytes += shown
+            .iter()
+            .map(|one| one.record.bytes() as u64)
+            .sum::<u64>();
+        progress.show(format!(
+            "{} records printed, {}",
+            units::count(tally.printed),
+            units::rate(units::per_second(tally.bytes, began.elapsed()))
+        ));
         if args.no_ack {
             held.extend(leases(shown));
             let surplus = held.len().saturating_sub(HELD_MAX);
@@ -104,6 +151,13 @@ async fn pump(
         }
         ack(session, &args.topic, &leases(shown), tally).await?;
     }
+}
+
+fn cut_short() -> CliError {
+    CliError::interrupted(
+        "there may be more than what is counted above",
+        "run it again for the rest",
+    )
 }
 
 fn print(out: &mut Out, as_json: bool, deliveries: &[Delivery]) -> CliResult {

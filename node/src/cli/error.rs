@@ -62,6 +62,12 @@ impl CliError {
         )
     }
 
+    /// The person, or the system, ended the command before it was done.
+    #[must_use]
+    pub fn interrupted(so_far: &str, hint: impl Into<String>) -> Self {
+        Self::new("interrupted", format!("interrupted; {so_far}"), hint)
+    }
+
     /// The reader of our output has gone away.
     #[must_use]
     pub fn reader_gone() -> Self {

@@ -29,10 +29,13 @@ pub struct Batch {
 }
 
 impl Batch {
-    /// Bytes of all values.
+    /// Bytes of all records, each with a key of `key_bytes`.
     #[must_use]
-    pub fn bytes(&self) -> usize {
-        self.values.iter().map(Vec::len).sum()
+    pub fn bytes(&self, key_bytes: usize) -> usize {
+        self.values
+            .iter()
+            .map(|value| value.len() + key_bytes)
+            .sum()
     }
 }
 
@@ -52,6 +55,17 @@ pub enum Source {
     },
 }
 
+/// What bounds the batches.
+#[derive(Clone, Copy, Debug)]
+pub struct Bounds {
+    /// Longest value.
+    pub record_max: usize,
+    /// A batch is closed when its records have so many bytes.
+    pub batch_bytes: usize,
+    /// Bytes of the key that every record gets.
+    pub key_bytes: usize,
+}
+
 impl Source {
     /// Opens a file.
     ///
@@ -62,13 +76,12 @@ impl Source {
         Ok(Self::File(file))
     }
 
-    /// Starts reading, in batches of at most [`BATCH_RECORDS`] that are closed at `batch_bytes`.
-    /// The receiver ends after the last batch, or after an error.
+    /// Starts reading, in batches of at most [`BATCH_RECORDS`] and within `bounds`. The receiver ends after the last batch, or after an error.
     ///
     /// # Panics
     /// When no thread can be made.
     #[must_use]
-    pub fn start(self, record_max: usize, batch_bytes: usize) -> mpsc::Receiver<CliResult<Batch>> {
+    pub fn start(self, bounds: Bounds) -> mpsc::Receiver<CliResult<Batch>> {
         let (sender, receiver) = mpsc::channel(BATCHES_AHEAD);
         let send = move |batch| sender.blocking_send(batch).is_ok();
         std::thread::Builder::new()
@@ -76,21 +89,17 @@ impl Source {
             .spawn(move || match self {
                 Self::Stdin => read(
                     BufReader::<Stdin>::with_capacity(READ_BUFFER_BYTES, io::stdin()),
-                    record_max,
-                    batch_bytes,
+                    bounds,
                     send,
                 ),
                 Self::File(file) => {
                     read(
                         BufReader::with_capacity(READ_BUFFER_BYTES, file),
-                        record_max,
-                        batch_bytes,
+                        bounds,
                         send,
                     );
                 }
-                Self::Generated { count, size } => {
-                    generate(count, size, record_max, batch_bytes, send)
-                }
+                Self::Generated { count, size } => generate(count, size, bounds, send),
             })
             .expect("a thread for the input can be made");
         receiver
@@ -111,8 +120,7 @@ fn too_long(line: u64, record_max: usize) -> CliError {
 
 fn read<R: Read>(
     mut input: BufReader<R>,
-    record_max: usize,
-    batch_bytes: usize,
+    bounds: Bounds,
     mut send: impl FnMut(CliResult<Batch>) -> bool,
 ) {
     let mut batch = Batch {
@@ -122,7 +130,7 @@ fn read<R: Read>(
     let (mut line, mut bytes) = (0_u64, 0);
     loop {
         let mut value = Vec::new();
-        let bound = record_max as u64 + 2;
+        let bound = bounds.record_max as u64 + 2;
         match input.by_ref().take(bound).read_until(b'\n', &mut value) {
             Ok(0) => break,
             Ok(_) => {}
@@ -139,19 +147,19 @@ fn read<R: Read>(
         if value.last() == Some(&b'\n') {
             value.pop();
         }
-        if value.len() > record_max {
+        if value.len() > bounds.record_max {
             if !batch.values.is_empty() {
                 send(Ok(batch));
             }
-            send(Err(too_long(line, record_max)));
+            send(Err(too_long(line, bounds.record_max)));
             return;
         }
-        bytes += value.len();
+        bytes += value.len() + bounds.key_bytes;
         batch.values.push(value);
         // Whoever types or pipes slowly wants each line to leave at once; a full buffer means that
         // more is there already and is worth waiting for.
         let more_is_here = input.buffer().contains(&b'\n');
-        if batch.values.len() >= BATCH_RECORDS || bytes >= batch_bytes || !more_is_here {
+        if batch.values.len() >= BATCH_RECORDS || bytes >= bounds.batch_bytes || !more_is_here {
             let next = Batch {
                 first: line + 1,
                 ..Batch::default()
@@ -170,18 +178,21 @@ fn read<R: Read>(
 fn generate(
     count: u64,
     size: usize,
-    record_max: usize,
-    batch_bytes: usize,
+    bounds: Bounds,
     mut send: impl FnMut(CliResult<Batch>) -> bool,
 ) {
-    if size > record_max {
+    if size > bounds.record_max {
         send(Err(CliError::usage(
-            format!("--size is more than {record_max} bytes, the largest record"),
+            format!(
+                "--size is more than {} bytes, the largest record",
+                bounds.record_max
+            ),
             "choose a smaller --size",
         )));
         return;
     }
-    let most = BATCH_RECORDS.min((batch_bytes / size.max(1)).max(1)) as u64;
+    let record = (size + bounds.key_bytes).max(1);
+    let most = BATCH_RECORDS.min((bounds.batch_bytes / record).max(1)) as u64;
     let mut at = 0;
     while at < count {
         let records = most.min(count - at);
@@ -211,17 +222,21 @@ fn generated(number: u64, size: usize) -> Vec<u8> {
 mod tests {
     use super::*;
 
+    fn bounds(record_max: usize, key_bytes: usize) -> Bounds {
+        Bounds {
+            record_max,
+            batch_bytes: BATCH_BYTES,
+            key_bytes,
+        }
+    }
+
     fn all(input: &[u8], record_max: usize) -> Vec<CliResult<Batch>> {
         let mut got = Vec::new();
-        read(
-            BufReader::with_capacity(64, input),
-            record_max,
-            BATCH_BYTES,
-            |batch| {
-                got.push(batch);
-                true
-            },
-        );
+        let input = BufReader::with_capacity(64, input);
+        read(input, bounds(record_max, 0), |batch| {
+            got.push(batch);
+            true
+        });
         got
     }
 
@@ -241,18 +256,28 @@ mod tests {
     fn batches_are_bounded_and_numbered() {
         let input = b"x\n".repeat(3 * BATCH_RECORDS);
         let mut got = Vec::new();
-        read(
-            BufReader::with_capacity(1 << 20, &input[..]),
-            10,
-            BATCH_BYTES,
-            |batch| {
-                got.push(batch.expect("read"));
-                true
-            },
-        );
+        let input = BufReader::with_capacity(1 << 20, &input[..]);
+        read(input, bounds(10, 0), |batch| {
+            got.push(batch.expect("read"));
+            true
+        });
         assert!(got.iter().all(|batch| batch.values.len() <= BATCH_RECORDS));
         let firsts: Vec<u64> = got.iter().map(|batch| batch.first).collect();
         assert_eq!(firsts, [1, 2001, 4001]);
+    }
+
+    #[test]
+    fn keys_count_in_the_bytes_of_a_batch() {
+        let key_bytes = 10_000;
+        let most = |batch: CliResult<Batch>| {
+            let bytes = batch.expect("read").bytes(key_bytes);
+            assert!(bytes <= BATCH_BYTES + key_bytes + 10, "{bytes}");
+            true
+        };
+        let input = b"x\n".repeat(BATCH_RECORDS);
+        let input = BufReader::with_capacity(1 << 20, &input[..]);
+        read(input, bounds(10, key_bytes), most);
+        generate(BATCH_RECORDS as u64, 10, bounds(10, key_bytes), most);
     }
 
     #[test]
@@ -271,7 +296,7 @@ mod tests {
     #[test]
     fn generated_records_have_their_size() {
         let mut sizes = Vec::new();
-        generate(5, 33, 100, BATCH_BYTES, |batch| {
+        generate(5, 33, bounds(100, 0), |batch| {
             sizes.extend(batch.expect("made").values.iter().map(Vec::len));
             true
         });

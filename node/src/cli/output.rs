@@ -153,6 +153,17 @@ impl Progress {
         }
     }
 
+    /// For a command whose results go out meanwhile: where a terminal shows those, they are what
+    /// tells how far it is.
+    #[must_use]
+    pub fn beside_results(as_json: bool) -> Self {
+        let progress = Self::new(as_json);
+        if io::stdout().is_terminal() {
+            progress.bar.set_draw_target(ProgressDrawTarget::hidden());
+        }
+        progress
+    }
+
     /// Says something that must not be missed, at once, on a line that stays; with `--json` as one
     /// JSON document.
     pub fn note(&self, message: &str) {

@@ -8,7 +8,7 @@ use super::args::ProduceArgs;
 use super::connect::Session;
 use super::error::{CliError, CliResult};
 use super::interrupt::Interrupt;
-use super::lines::{BATCH_BYTES, Batch, Source};
+use super::lines::{BATCH_BYTES, Batch, Bounds, Source};
 use super::output::{Out, Progress};
 use super::units;
 use futures::FutureExt;
@@ -72,11 +72,15 @@ pub async fn run(session: &Session, args: ProduceArgs, interrupt: &mut Interrupt
         0 => info.max_record_bytes,
         limit => limit.min(info.max_record_bytes),
     };
-    let key_len = args.key.as_ref().map_or(0, String::len);
-    let record_max = (record_max as usize).saturating_sub(key_len);
+    let key_bytes = args.key.as_ref().map_or(0, String::len);
+    let bounds = Bounds {
+        record_max: (record_max as usize).saturating_sub(key_bytes),
+        batch_bytes: batch_bytes(args.rate),
+        key_bytes,
+    };
     let began = Instant::now();
     let mut tally = Tally::default();
-    let result = pump(session, &args, source, record_max, interrupt, &mut tally).await;
+    let result = pump(session, &args, source, bounds, interrupt, &mut tally).await;
     report(session.json, &tally, began.elapsed())?;
     result
 }
@@ -85,13 +89,13 @@ async fn pump(
     session: &Session,
     args: &ProduceArgs,
     source: Source,
-    record_max: usize,
+    bounds: Bounds,
     interrupt: &mut Interrupt,
     tally: &mut Tally,
 ) -> CliResult {
     let progress = Progress::new(session.json);
     let began = Instant::now();
-    let mut batches = source.start(record_max, batch_bytes(args.rate));
+    let mut batches = source.start(bounds);
     let mut running = FuturesUnordered::new();
     let mut failure: Option<CliError> = None;
     let (mut reading, mut read_bytes) = (true, 0_u64);
@@ -100,7 +104,7 @@ async fn pump(
         let early = early(args.rate, read_bytes, began);
         match next_event(room, early, &mut batches, &mut running, interrupt).await {
             Event::Read(Ok(batch)) => {
-                read_bytes += batch.bytes() as u64;
+                read_bytes += batch.bytes(bounds.key_bytes) as u64;
                 running.push(send(session, args, batch).boxed_local());
             }
             Event::Read(Err(error)) => {
@@ -109,20 +113,19 @@ async fn pump(
             }
             Event::End => reading = false,
             Event::Interrupted => {
-                failure.get_or_insert(CliError::new(
-                    "interrupted",
-                    "interrupted; what is counted above is durable",
+                failure.get_or_insert(CliError::interrupted(
+                    "what is counted above is durable",
                     "go on with the records behind it",
                 ));
                 reading = false;
             }
             Event::Sent(sent) => reading &= settle(sent, tally, &mut failure),
         }
-        let speed = tally.bytes as f64 / began.elapsed().as_secs_f64().max(0.001);
+        let speed = units::per_second(tally.bytes, began.elapsed());
         progress.say(format!(
             "{} records acknowledged, {}",
             units::count(tally.records),
-            units::rate(speed as u64)
+            units::rate(speed)
         ));
     }
     failure.map_or(Ok(()), Err)
@@ -318,7 +321,7 @@ fn not_acknowledged((from, to): (u64, u64), error: WireError) -> CliError {
 
 fn report(as_json: bool, tally: &Tally, took: Duration) -> CliResult {
     let elapsed_ms = u64::try_from(took.as_millis()).unwrap_or(u64::MAX);
-    let speed = (tally.bytes as f64 / took.as_secs_f64().max(0.001)) as u64;
+    let speed = units::per_second(tally.bytes, took);
     if as_json {
         let mut out = Out::new();
         out.json(&json!({

@@ -1,19 +1,21 @@
 //! `narad replay`: a partition's records from an offset, without leases.
 //!
 //! What this file keeps true: offsets are printed as they are in the log; records that can no
-//! longer be read are counted and told, never passed over in silence.
+//! longer be read are counted and told, never passed over in silence; output that ends early is a failure,
+//! and its totals say how far it goes.
 
 use super::args::ReplayArgs;
 use super::connect::Session;
 use super::error::{CliError, CliResult};
 use super::interrupt::Interrupt;
-use super::output::{Out, bytes_for_json};
+use super::output::{Out, Progress, bytes_for_json};
 use super::units;
 use narad_core::ids::{Offset, PartitionIndex, WallMs};
 use narad_wire::client::Record;
 use narad_wire::client::calls::ReplayRequest;
 use narad_wire::limits::READ_MAX_BYTES;
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
+use std::time::{Duration, Instant};
 
 /// Records asked for at a time.
 const BATCH_RECORDS: u32 = 10_000;
@@ -32,20 +34,59 @@ pub fn check(args: &ReplayArgs) -> CliResult {
     Ok(())
 }
 
+/// How far it is.
+struct Tally {
+    printed: u64,
+    bytes: u64,
+    skipped: u64,
+    /// Offset of the next record.
+    at: u64,
+}
+
 /// Runs the command.
 ///
 /// # Errors
 /// [`CliError`] of a call or of the output; also when records could not be read.
 pub async fn run(session: &Session, args: ReplayArgs, interrupt: &mut Interrupt) -> CliResult {
+    let began = Instant::now();
+    let mut tally = Tally {
+        printed: 0,
+        bytes: 0,
+        skipped: 0,
+        at: args.from.unwrap_or(0),
+    };
+    let result = pump(session, &args, interrupt, &mut tally).await;
+    report(session.json, &tally, began.elapsed());
+    result?;
+    if tally.skipped > 0 {
+        return Err(CliError::new(
+            "corrupt",
+            format!(
+                "{} records could not be read (checksum)",
+                units::count(tally.skipped)
+            ),
+            "narad verify on the owner's data directory names the damaged frames",
+        ));
+    }
+    Ok(())
+}
+
+async fn pump(
+    session: &Session,
+    args: &ReplayArgs,
+    interrupt: &mut Interrupt,
+    tally: &mut Tally,
+) -> CliResult {
     let mut out = Out::new();
+    let progress = Progress::beside_results(session.json);
+    let began = Instant::now();
     let to = args.to.unwrap_or(u64::MAX);
-    let (mut at, mut printed, mut skipped) = (args.from.unwrap_or(0), 0_u64, 0_u64);
     let mut from_time = WallMs(args.from_time.unwrap_or(0));
-    while at < to {
+    while tally.at < to {
         let max_bytes = u32::try_from(READ_MAX_BYTES).expect("the limit fits");
         let ask = ReplayRequest {
             partition: PartitionIndex(args.partition),
-            from: Offset(at),
+            from: Offset(tally.at),
             from_time,
             to: Offset(to),
             max_records: BATCH_RECORDS,
@@ -53,16 +94,20 @@ pub async fn run(session: &Session, args: ReplayArgs, interrupt: &mut Interrupt)
         };
         let call = session.replay_once(&args.topic, ask);
         let Some(batch) = interrupt.unless(call).await else {
-            break;
+            out.flush()?;
+            return Err(CliError::interrupted(
+                "the records counted above are printed, the ones behind them are not",
+                format!("go on with --from {}", tally.at),
+            ));
         };
         let batch = batch?;
         from_time = WallMs(0);
-        if at < batch.start.0 {
-            let before = batch.start.0.min(to);
-            eprintln!(
-                "narad: offsets {at} to {} are no longer kept (retention)",
+        if tally.at < batch.start.0 {
+            let (from, before) = (tally.at, batch.start.0.min(to));
+            progress.note(&format!(
+                "offsets {from} to {} are no longer kept (retention)",
                 before - 1
-            );
+            ));
         }
         for one in &batch.records {
             if session.json {
@@ -70,29 +115,48 @@ pub async fn run(session: &Session, args: ReplayArgs, interrupt: &mut Interrupt)
             } else {
                 out.raw_line(&one.record.value)?;
             }
+            tally.bytes += one.record.bytes() as u64;
         }
-        printed += batch.records.len() as u64;
-        skipped += batch.skipped;
-        let stands = batch.next.0 <= at;
-        at = batch.next.0.max(at);
+        tally.printed += batch.records.len() as u64;
+        tally.skipped += batch.skipped;
+        let stands = batch.next.0 <= tally.at;
+        tally.at = batch.next.0.max(tally.at);
+        progress.show(format!(
+            "{} records printed, {}",
+            units::count(tally.printed),
+            units::rate(units::per_second(tally.bytes, began.elapsed()))
+        ));
         if stands || batch.is_done(Offset(to)) {
             break;
         }
     }
-    out.flush()?;
-    let records = units::count(printed);
-    eprintln!("narad: {records} records printed; the next offset is {at}");
-    if skipped > 0 {
-        return Err(CliError::new(
-            "corrupt",
-            format!(
-                "{} records could not be read (checksum)",
-                units::count(skipped)
-            ),
-            "narad verify on the owner's data directory names the damaged frames",
-        ));
+    out.flush()
+}
+
+/// The totals, beside the records: on standard error.
+fn report(as_json: bool, tally: &Tally, took: Duration) {
+    let speed = units::per_second(tally.bytes, took);
+    let elapsed_ms = u64::try_from(took.as_millis()).unwrap_or(u64::MAX);
+    if as_json {
+        let body = json!({
+            "records": tally.printed,
+            "bytes": tally.bytes,
+            "skipped": tally.skipped,
+            "next_offset": tally.at,
+            "elapsed_ms": elapsed_ms,
+            "bytes_per_s": speed,
+        });
+        eprintln!("{body}");
+        return;
     }
-    Ok(())
+    eprintln!(
+        "narad: {} records printed ({} in {}, {}); the next offset is {}",
+        units::count(tally.printed),
+        units::size(tally.bytes),
+        units::millis(elapsed_ms),
+        units::rate(speed),
+        tally.at
+    );
 }
 
 /// A record as a JSON line.

@@ -82,6 +82,12 @@ pub fn size(bytes: u64) -> String {
     }
 }
 
+/// Bytes a second, over all of the time.
+#[must_use]
+pub fn per_second(bytes: u64, took: std::time::Duration) -> u64 {
+    (bytes as f64 / took.as_secs_f64().max(0.001)) as u64
+}
+
 /// A rate: [`size`] a second.
 #[must_use]
 pub fn rate(bytes_per_s: u64) -> String {

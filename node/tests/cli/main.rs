@@ -7,8 +7,8 @@ mod support;
 
 use serde_json::Value;
 use std::collections::BTreeSet;
-use std::io::{BufRead, BufReader, Read};
-use std::process::Stdio;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::process::{Child, ChildStdout, Stdio};
 use support::{Dir, Node, NodeSpec, fails, founding, free_ports, narad, ok, produce, run, signal};
 
 fn one_node(dir: &Dir) -> (Vec<Node>, String) {
@@ -101,6 +101,19 @@ fn topics_live_and_die() {
     assert!(error.contains("hint"), "{error}");
     assert!(ok(&server, &["topic", "list"]).contains("orders"));
     assert!(ok(&server, &["topic", "describe", "orders"]).contains("n1"));
+    let alter = |visibility: &str| {
+        let change = ["--visibility-ms", visibility, "--json"];
+        run(
+            &server,
+            &[&["topic", "alter", "orders"], &change[..]].concat(),
+        )
+    };
+    let altered: Value = serde_json::from_slice(&alter("5000").stdout).expect("JSON");
+    assert_eq!(altered["settings"]["visibility_ms"], 5_000);
+    assert_eq!(alter("99999999999").status.code(), Some(1), "refused whole");
+    let kept = ok(&server, &["topic", "describe", "orders", "--json"]);
+    let kept: Value = serde_json::from_str(&kept).expect("JSON");
+    assert_eq!(kept["settings"]["visibility_ms"], 5_000);
     ok(&server, &["topic", "delete", "orders"]);
     assert!(!ok(&server, &["topic", "list"]).contains("orders"));
     fails(&server, 1, &["topic", "delete", "orders"]);
@@ -169,11 +182,17 @@ fn what_is_produced_is_consumed_and_replayed() {
         .filter_map(|line| line["offset"].as_u64())
         .collect();
     assert_eq!(offsets, [1, 2]);
-    fails(
+    let since = |time: &str| {
+        let args = ["replay", "t", "--partition", "0", "--from-time", time];
+        ok(&server, &args).lines().count()
+    };
+    assert_eq!((since("1h"), since("9999999999999")), (4, 0));
+    let error = fails(
         &server,
         1,
         &["replay", "t", "--partition", "9", "--from", "0"],
     );
+    assert!(error.contains("0 records printed"), "{error}");
 }
 
 #[test]
@@ -217,73 +236,121 @@ fn generated_records_and_keys() {
         .filter_map(|line| line["partition"].as_u64())
         .collect();
     assert_eq!(partitions.len(), 1, "one key goes to one partition");
-}
-
-#[test]
-fn a_reader_that_goes_away_ends_consume_and_loses_nothing() {
-    let dir = Dir::new("pipe");
-    let (_nodes, server) = one_node(&dir);
-    ok(&server, &["topic", "create", "t", "--partitions", "1"]);
+    // 2000 records with this key are more than a call may carry.
+    let key = "k".repeat(3_000);
     ok(
         &server,
-        &["produce", "t", "--count", "20000", "--size", "200"],
+        &[
+            "produce", "t", "--count", "2000", "--size", "1", "--key", &key,
+        ],
     );
-    let mut child = narad(&server, &["consume", "t", "--json"])
+}
+
+/// Starts a command; what it prints, and the rest of it.
+fn piped(server: &str, args: &[&str]) -> (Child, BufReader<ChildStdout>) {
+    let mut child = narad(server, args)
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
         .expect("narad runs");
-    let mut output = BufReader::new(child.stdout.take().expect("a pipe"));
-    let mut first = String::new();
-    output.read_line(&mut first).expect("a line");
-    drop(output);
+    let output = BufReader::new(child.stdout.take().expect("a pipe"));
+    (child, output)
+}
+
+/// What a command told on standard error until it ended, and its exit code.
+fn end_of(mut child: Child) -> (String, Option<i32>) {
     let mut told = String::new();
-    child
-        .stderr
-        .take()
-        .expect("a pipe")
-        .read_to_string(&mut told)
-        .expect("read");
-    assert!(child.wait().expect("ends").success(), "{told}");
-    assert!(told.contains("records printed"), "{told}");
+    let mut error = child.stderr.take().expect("a pipe");
+    error.read_to_string(&mut told).expect("read");
+    (told, child.wait().expect("ends").code())
+}
+
+/// Interrupts a command that is busy printing: lines that it printed, and how it ended.
+fn interrupted(server: &str, args: &[&str]) -> (usize, String, Option<i32>) {
+    let (child, mut output) = piped(server, args);
+    let mut lines = String::new();
+    output.read_line(&mut lines).expect("a line");
+    // It stands in the pipe, and sees the signal before it asks for more.
+    signal(&child, nix::sys::signal::Signal::SIGTERM);
+    std::thread::sleep(std::time::Duration::from_millis(200));
+    output.read_to_string(&mut lines).expect("text");
+    let (told, code) = end_of(child);
+    (lines.lines().count(), told, code)
+}
+
+const REPLAY: [&str; 7] = ["replay", "t", "--partition", "0", "--from", "0", "--json"];
+
+#[test]
+fn readers_that_go_away_end_a_command_and_signals_fail_it_and_nothing_is_lost() {
+    let dir = Dir::new("pipe");
+    let (_nodes, server) = one_node(&dir);
+    ok(&server, &["topic", "create", "t", "--partitions", "1"]);
+    let all = 60_000;
+    ok(
+        &server,
+        &["produce", "t", "--count", "60000", "--size", "40"],
+    );
+    for args in [&REPLAY[..], &["consume", "t", "--json"]] {
+        let (child, mut output) = piped(&server, args);
+        output.read_line(&mut String::new()).expect("a line");
+        drop(output);
+        let (told, code) = end_of(child);
+        assert_eq!(code, Some(0), "{told}");
+        assert!(json_lines(&told)[0]["records"].is_u64(), "{told}");
+    }
+
+    let (printed, told, code) = interrupted(&server, &REPLAY);
+    assert_eq!(code, Some(1), "{told}");
+    assert!((1..all).contains(&printed), "{printed}");
+    let told = json_lines(&told);
+    assert_eq!(told[0]["records"], printed);
+    assert_eq!(told[1]["error"]["code"], "interrupted");
+    let go_on = format!("--from {printed}");
+    let hint = told[1]["error"]["hint"].as_str().expect("text");
+    assert!(hint.contains(&go_on), "{hint}");
+
+    let (printed, told, code) =
+        interrupted(&server, &["consume", "t", "--count", "60000", "--json"]);
+    assert_eq!(code, Some(1), "{told}");
+    let told = json_lines(&told);
+    assert_eq!(told[0]["acknowledged"], printed, "{told:?}");
+    assert_eq!(told[1]["error"]["code"], "interrupted");
     // Every record that was not acknowledged comes again; what was printed before was acknowledged.
     let rest = json_lines(&ok(&server, &["consume", "t", "--json"])).len();
-    let taken = 20_000 - rest;
+    let taken = all - rest;
     assert!(
-        rest > 0 && taken.is_multiple_of(1_000),
+        rest > 0 && taken >= printed && taken.is_multiple_of(1_000),
         "batches are acknowledged as a whole: {taken}"
     );
 }
 
 #[test]
-fn ctrl_c_ends_follow_with_its_totals() {
+fn ctrl_c_ends_follow_with_its_totals_and_fails_produce() {
     let dir = Dir::new("follow");
     let (_nodes, server) = one_node(&dir);
     ok(&server, &["topic", "create", "t", "--partitions", "1"]);
-    produce(&server, "t", "one\n");
-    let mut child = narad(&server, &["consume", "t", "--follow"])
-        .stdout(Stdio::piped())
+    let mut input = narad(&server, &["produce", "t"])
+        .stdin(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
         .expect("narad runs");
-    let mut output = BufReader::new(child.stdout.take().expect("a pipe"));
-    let mut line = String::new();
-    output.read_line(&mut line).expect("a line");
-    assert_eq!(line, "one\n");
-    produce(&server, "t", "two\n");
-    line.clear();
-    output.read_line(&mut line).expect("a line");
-    assert_eq!(line, "two\n", "it goes on waiting");
+    let mut typed = input.stdin.take().expect("a pipe");
+    let (child, mut output) = piped(&server, &["consume", "t", "--follow"]);
+    for line in ["one\n", "two\n"] {
+        typed.write_all(line.as_bytes()).expect("written");
+        let mut got = String::new();
+        output.read_line(&mut got).expect("a line");
+        assert_eq!(got, line, "both go on waiting");
+    }
     signal(&child, nix::sys::signal::Signal::SIGINT);
-    let mut told = String::new();
-    child
-        .stderr
-        .take()
-        .expect("a pipe")
-        .read_to_string(&mut told)
-        .expect("read");
-    assert!(child.wait().expect("ends").success(), "{told}");
+    let (told, code) = end_of(child);
+    assert_eq!(code, Some(0), "{told}");
     assert!(told.contains("2 records printed, 2 acknowledged"), "{told}");
+    signal(&input, nix::sys::signal::Signal::SIGINT);
+    let (told, code) = end_of(input);
+    assert_eq!(code, Some(1), "{told}");
+    assert!(told.contains("2 records acknowledged"), "{told}");
+    assert!(told.contains("interrupted"), "{told}");
 }
 
 #[test]
