@@ -10,7 +10,7 @@ use super::decommission;
 use super::error::CliResult;
 use super::interrupt::Interrupt;
 use super::moves;
-use super::output::{Out, render, table};
+use super::output::{Out, render, table, wrap};
 use super::screen;
 use super::units;
 use narad_core::ids::PartitionIndex;
@@ -202,7 +202,12 @@ fn members(view: &MembersView) -> String {
     }
     let held = view.members.iter().filter(|member| !member.held.is_empty());
     let held: String = held
-        .map(|member| format!("\n{} is held by: {}", member.id, member.held))
+        .map(|member| {
+            format!(
+                "\n{}",
+                wrap(&format!("{} is held by: {}", member.id, member.held))
+            )
+        })
         .collect();
     let leader = if view.leader.is_empty() {
         "no leader: nothing can be moved, created or deleted until a majority of the voters is back"
@@ -253,7 +258,7 @@ mod tests {
                 status: "alive".into(),
                 draining: true,
                 role: "voter".into(),
-                held: "MinVoters: 3 voters must stay".into(),
+                held: format!("MinVoters: 3 voters must stay{}", ", and so on".repeat(20)),
                 addr: "127.0.0.1:7420".into(),
                 ..MemberView::default()
             }],
@@ -266,9 +271,7 @@ mod tests {
         );
         assert!(text.contains("no leader"), "{text}");
         assert!(
-            text.lines()
-                .next()
-                .is_some_and(|line| line.chars().count() <= 100),
+            text.lines().all(|line| line.chars().count() <= 100),
             "{text}"
         );
     }

@@ -116,6 +116,29 @@ pub fn render(table: &Table) -> String {
         .join("\n")
 }
 
+/// Text in lines of at most [`MAX_WIDTH`] columns, those behind the first set in; a word that is longer
+/// than that keeps its line.
+#[must_use]
+pub fn wrap(text: &str) -> String {
+    const INDENT: &str = "  ";
+    let mut out = String::new();
+    let mut width = 0;
+    for word in text.split_whitespace() {
+        let columns = word.chars().count();
+        if width > INDENT.len() && width + 1 + columns > usize::from(MAX_WIDTH) {
+            out.push('\n');
+            out.push_str(INDENT);
+            width = INDENT.len();
+        } else if width > 0 {
+            out.push(' ');
+            width += 1;
+        }
+        out.push_str(word);
+        width += columns;
+    }
+    out
+}
+
 /// Between two lines of progress where standard error is no terminal.
 const LOG_EVERY: Duration = Duration::from_secs(5);
 
@@ -232,6 +255,22 @@ mod tests {
         for line in text.lines() {
             assert!(line.chars().count() <= usize::from(MAX_WIDTH), "{line}");
         }
+    }
+
+    #[test]
+    fn long_sentences_wrap_between_words() {
+        assert_eq!(wrap("short enough"), "short enough");
+        let text = format!("n1 is held by: {}{}", "word ".repeat(60), "x".repeat(120));
+        let wrapped = wrap(&text);
+        assert_eq!(
+            wrapped.split_whitespace().collect::<Vec<_>>(),
+            text.split_whitespace().collect::<Vec<_>>()
+        );
+        for line in wrapped.lines() {
+            let fits = line.chars().count() <= usize::from(MAX_WIDTH);
+            assert!(fits || line.trim().starts_with("xxx"), "{line}");
+        }
+        assert!(wrapped.lines().skip(1).all(|line| line.starts_with("  ")));
     }
 
     #[test]

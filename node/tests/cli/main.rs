@@ -9,7 +9,9 @@ use serde_json::Value;
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Child, ChildStdout, Stdio};
-use support::{Dir, Node, NodeSpec, fails, founding, free_ports, narad, ok, produce, run, signal};
+use support::{
+    Dir, Node, NodeSpec, fails, founding, free_ports, narad, ok, produce, run, signal, window,
+};
 
 fn one_node(dir: &Dir) -> (Vec<Node>, String) {
     let nodes = founding(dir, 1);
@@ -114,9 +116,37 @@ fn topics_live_and_die() {
     let kept = ok(&server, &["topic", "describe", "orders", "--json"]);
     let kept: Value = serde_json::from_str(&kept).expect("JSON");
     assert_eq!(kept["settings"]["visibility_ms"], 5_000);
+    watching_fits_a_small_window(&server);
     ok(&server, &["topic", "delete", "orders"]);
     assert!(!ok(&server, &["topic", "list"]).contains("orders"));
     fails(&server, 1, &["topic", "delete", "orders"]);
+}
+
+/// Rows are written at their place, one by one.
+fn watching_fits_a_small_window(server: &str) {
+    let (rows, columns) = (3, 30);
+    let (mut seen, inner) = window(rows, columns);
+    let mut child = narad(server, &["cluster", "members", "--watch"])
+        .stdout(inner)
+        .spawn()
+        .expect("narad runs");
+    let (mut shown, mut part) = (String::new(), [0; 4_096]);
+    while !shown.contains("more rows") {
+        let count = seen.read(&mut part).expect("the command shows more");
+        shown.push_str(&String::from_utf8_lossy(&part[..count]));
+    }
+    signal(&child, nix::sys::signal::Signal::SIGINT);
+    assert!(child.wait().expect("ends").success());
+    let places = shown
+        .split("\x1b[")
+        .filter_map(|part| part.split_once(";1H"));
+    for (row, _) in places {
+        assert!(row.parse::<u16>().expect("a row") <= rows, "{shown:?}");
+    }
+    for line in shown.split("\x1b[K").skip(1) {
+        let line = line.split('\x1b').next().unwrap_or("");
+        assert!(line.chars().count() <= usize::from(columns), "{shown:?}");
+    }
 }
 
 #[test]

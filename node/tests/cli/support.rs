@@ -1,7 +1,8 @@
 //! Real nodes as processes, for tests of the program.
 //!
 //! What this file keeps true: data lies on the disk that the build is on; every process that a test
-//! starts is ended when the test ends, also when it fails; commands get no terminal.
+//! starts is ended when the test ends, also when it fails; commands get no terminal but
+//! one that a test has made.
 
 #![allow(
     dead_code,
@@ -9,8 +10,10 @@
     reason = "each test program uses a part of it"
 )]
 
+use std::fs::File;
 use std::io::Write;
 use std::net::TcpListener;
+use std::os::fd::FromRawFd;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -275,4 +278,28 @@ pub fn produce(server: &str, topic: &str, lines: &str) {
     input.write_all(lines.as_bytes()).expect("written");
     drop(input);
     assert!(child.wait().expect("ends").success());
+}
+
+/// A window of so many rows and columns: what a person sees of it, and what a command writes to.
+pub fn window(rows: u16, columns: u16) -> (File, File) {
+    let size = nix::libc::winsize {
+        ws_row: rows,
+        ws_col: columns,
+        ws_xpixel: 0,
+        ws_ypixel: 0,
+    };
+    let (mut seen, mut inner) = (-1, -1);
+    // SAFETY: both descriptors are written before they are used, name and modes may be null.
+    let made = unsafe {
+        nix::libc::openpty(
+            &raw mut seen,
+            &raw mut inner,
+            std::ptr::null_mut(),
+            std::ptr::null(),
+            &raw const size,
+        )
+    };
+    assert_eq!(made, 0, "{}", std::io::Error::last_os_error());
+    // SAFETY: the call has made both descriptors, and nobody else has them.
+    unsafe { (File::from_raw_fd(seen), File::from_raw_fd(inner)) }
 }
