@@ -50,7 +50,8 @@ interface Node {
   deleteTopic @10 (name :Text) -> (error :Common.Error);
 
   members @11 () -> (members :List(Member), leader :Text, term :UInt64, applied :UInt64,
-                     error :Common.Error);
+                     error :Common.Error, local :Bool);
+  # local: what the asked node has applied so far, because the leader could not be asked. It may be old.
   moves @12 () -> (moves :List(Move), finished :List(Move), error :Common.Error);
   # Running moves, and the latest finished ones (a bounded history of this cluster's targets).
   plan @13 () -> (steps :List(PlanStep), notes :List(Text), error :Common.Error);
@@ -79,10 +80,11 @@ interface Node {
       -> (paused :Bool, error :Common.Error);
   # While paused no move is started; running ones go on. set = false only reads.
 
-  forget @22 (node :Text, acceptLoss :Bool = false)
+  forget @22 (node :Text, acceptLoss :Bool = false, deaths :UInt64)
       -> (loss :Loss, done :Bool, error :Common.Error);
   # What is lost when a dead node is given up for good; with acceptLoss it is given up: its
-  # partitions begin anew, empty, on other nodes.
+  # partitions begin anew, empty, on other nodes. deaths: Loss.deaths of the list whose loss is accepted;
+  # refused when the node was heard since. 0: the node as it is now, whatever that loses.
 
   farewell @23 (node :Text) -> (removed :Bool, topics :List(Topic), error :Common.Error);
   # What hands over the disk of a node that is no member any more: whether this cluster has removed
@@ -262,12 +264,25 @@ struct Loss {
   undispatched @2 :UInt64; # accepted records in its ingress WALs, as it told last
   told @3 :Bool;           # whether it has told this leader
   notes @4 :List(Text);    # what speaks against it now, and what to do first
+  copies @5 :List(LostCopy); # old copies on its disk that were not salvaged and reclaimed yet
+  deaths @6 :UInt64;       # how many times it has been marked dead
+}
+
+struct LostCopy {
+  # A copy of an ended epoch. Its records from `from` on may be on that disk only.
+  topic @0 :Text;
+  partition @1 :UInt32;
+  epoch @2 :UInt64;        # the one that ended
+  end @3 :Text;            # completed | promoted | forgotten
+  from @4 :UInt64;         # completed: the offset up to which all went along; promoted: the one up to which
+                           # the owner had told its records; forgotten: 0, all that was not acknowledged
 }
 
 struct LostPartition {
   topic @0 :Text;
   partition @1 :UInt32;
   epoch @2 :UInt64;
-  bytes @3 :UInt64;        # as told last; 0: unknown
+  bytes @3 :UInt64;        # as told last; 0: unknown, unless bytesTold
   target @4 :Text;         # where a copy of it is under way, which would be given up too; else empty
+  bytesTold @5 :Bool;      # its size was told to the present leader
 }

@@ -7,8 +7,9 @@
 using Common = import "common.capnp";
 
 interface Peer {
-  raft @0 (kind :UInt16, body :Data) -> (body :Data, error :Common.Error);
-  # One Raft message; kinds and bodies belong to the Raft layer. At most 2 MiB.
+  raft @0 (kind :UInt16, body :Data, cluster :UInt64) -> (body :Data, error :Common.Error);
+  # One Raft message; kinds and bodies belong to the Raft layer. At most 2 MiB. cluster: the sender's,
+  # 0 while it has not learnt it; a node of another cluster refuses (detail "other_cluster").
 
   propose @1 (command :Data) -> (index :UInt64, reply :Data, error :Common.Error);
   # A metadata command (JSON) for the leader. notLeader names the leader; unknownOutcome: ask.
@@ -21,8 +22,9 @@ interface Peer {
   # At the leader. leaseMs 0: this answer renews no lease (the node is marked dead, or unknown).
   # A lease counts from the sending of the beat, once commitIndex is applied at the sender.
 
-  join @4 (request :JoinRequest) -> (index :UInt64, error :Common.Error);
-  # At the leader: registers the process; a new node also becomes a learner.
+  join @4 (request :JoinRequest) -> (index :UInt64, error :Common.Error, cluster :UInt64);
+  # At the leader: registers the process; a new node also becomes a learner. cluster: which one this
+  # is, 0 while that is not decided.
 
   append @5 (partition :Common.Partition, epoch :UInt64, wal :UInt64, seqs :List(UInt64),
              records :List(Common.Record))
@@ -66,6 +68,7 @@ struct Heartbeat {
   diskFreeBytes @5 :UInt64;
   diskUsedBytes @6 :UInt64;
   partitionBytes @7 :List(PartitionBytes);  # owned partitions, for the planner; bounded
+  cluster @8 :UInt64;          # the sender's; 0: not known
 }
 
 struct PartitionBytes {
@@ -83,6 +86,11 @@ struct JoinRequest {
   shards @6 :UInt32;
   version @7 :Text;
   founder @8 :Bool;            # started with --peers on an empty disk: refused by a cluster without it
+  cluster @9 :UInt64;          # the one that its data directory belongs to; 0: none, or not known
+  hasLog @10 :Bool;            # it has a cluster's metadata: refused by one that does not know the node
+  recovery @11 :UInt64;        # the latest replaced quorum that its metadata has; 0: none
+  committedTerm @12 :UInt64;   # the last entry of its log that it knows to be committed; only with
+  committedIndex @13 :UInt64;  # hasLog
 }
 
 struct Segment {

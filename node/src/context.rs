@@ -5,7 +5,9 @@
 
 use crate::config::Config;
 use crate::messages::{Answer, ControlRequest, MoverRequest, ProposeError, Proposed, ShardRequest};
-use narad_core::ids::{MonoMs, NodeId, NodeIncarnation, PartitionKey, RaftIndex, ShardIndex};
+use narad_core::ids::{
+    ClusterId, MonoMs, NodeId, NodeIncarnation, PartitionKey, RaftIndex, ShardIndex,
+};
 use narad_core::meta::{Command, MetaState};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -101,6 +103,37 @@ impl LeaseCell {
     }
 }
 
+/// Which cluster the data directory belongs to, as noted in it.
+#[derive(Debug, Default)]
+pub struct ClusterCell {
+    id: AtomicU64,
+}
+
+impl ClusterCell {
+    /// With what is noted already.
+    #[must_use]
+    pub fn new(noted: Option<ClusterId>) -> Self {
+        let id = noted.map_or(0, |cluster| cluster.0);
+        Self {
+            id: AtomicU64::new(id),
+        }
+    }
+
+    /// What is noted.
+    #[must_use]
+    pub fn get(&self) -> Option<ClusterId> {
+        match self.id.load(Ordering::SeqCst) {
+            0 => None,
+            id => Some(ClusterId(id)),
+        }
+    }
+
+    /// It is noted now.
+    pub fn set(&self, cluster: ClusterId) {
+        self.id.store(cluster.0, Ordering::SeqCst);
+    }
+}
+
 /// One node, as its executors see it.
 pub struct NodeContext {
     /// Its id.
@@ -109,6 +142,8 @@ pub struct NodeContext {
     pub incarnation: NodeIncarnation,
     /// Identity of its data directory.
     pub disk: u64,
+    /// The cluster that the data directory belongs to.
+    pub cluster: ClusterCell,
     /// Its configuration, validated.
     pub config: Config,
     /// The applied metadata; a new value a batch of applied entries.
@@ -150,6 +185,13 @@ impl NodeContext {
     #[must_use]
     pub fn state(&self) -> Arc<MetaState> {
         self.meta.borrow().clone()
+    }
+
+    /// The cluster that this node belongs to, if it has learnt it: what its directory says, and before
+    /// that the metadata.
+    #[must_use]
+    pub fn cluster(&self) -> Option<ClusterId> {
+        self.cluster.get().or_else(|| self.meta.borrow().cluster)
     }
 
     /// Which shard owns a partition on this node.

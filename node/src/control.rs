@@ -89,6 +89,29 @@ pub enum ControlError {
         /// What the cluster said.
         reason: String,
     },
+    /// The data directory belongs to another cluster.
+    #[error(
+        "node {id} does not join this cluster: {reason}. Nothing on its disk was changed: correct --join, or \
+         start with a new --node-id and an empty --data-dir"
+    )]
+    Stranger {
+        /// This node.
+        id: String,
+        /// What the cluster said.
+        reason: String,
+    },
+    /// Its metadata and the cluster's contradict each other.
+    #[error(
+        "node {id} cannot go on with the cluster's metadata: {reason}. Nothing on its disk was changed: give the \
+         node up (narad cluster forget {id}), hand over what its disk holds (narad salvage), and only then \
+         empty the disk and join under a new id"
+    )]
+    Diverged {
+        /// This node.
+        id: String,
+        /// How that was seen.
+        reason: String,
+    },
     /// Another process runs under this id.
     #[error("a newer process of node {0} has registered elsewhere: stop one of the two")]
     Replaced(String),

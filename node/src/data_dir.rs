@@ -3,14 +3,14 @@
 //!
 //! What this file keeps true: a start that is refused leaves nothing behind; two processes never
 //! share a directory; a directory keeps its node id and its disk identity for ever, so a wiped
-//! disk under an old id is recognised.
+//! disk under an old id is recognised; once it is known which cluster it belongs to, that stays as well.
 
 mod ports;
 
 use crate::clock::wall_ms;
 use crate::config::{Config, Start};
 use crate::limits;
-use narad_core::ids::{NodeId, WallMs};
+use narad_core::ids::{ClusterId, NodeId, WallMs};
 use serde::{Deserialize, Serialize};
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{Read, Write};
@@ -124,6 +124,9 @@ pub struct NodeFile {
     pub disk: u64,
     /// When it was made.
     pub created_ms: WallMs,
+    /// The cluster whose data it holds, once the node has learnt it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cluster: Option<ClusterId>,
 }
 
 /// A data directory held by this process until it is dropped.
@@ -162,6 +165,12 @@ impl DataDir {
     #[must_use]
     pub fn disk(&self) -> u64 {
         self.node.disk
+    }
+
+    /// The cluster whose data it holds, if the node has learnt it.
+    #[must_use]
+    pub fn cluster(&self) -> Option<ClusterId> {
+        self.node.cluster
     }
 
     /// Whether this start made it.
@@ -364,8 +373,33 @@ fn write_node(path: &Path, config: &Config) -> Result<NodeFile, DataDirError> {
         // Zero never names a disk, so that a missing field is recognised.
         disk: rand::random::<u64>().max(1),
         created_ms: wall_ms(),
+        cluster: None,
     };
-    let text = serde_json::to_string_pretty(&node).expect("a node file is JSON");
+    save_node(path, &node)?;
+    // The directory's own entry must survive as well.
+    if let Some(parent) = path.parent().filter(|p| !p.as_os_str().is_empty()) {
+        sync_dir(parent)?;
+    }
+    Ok(node)
+}
+
+/// Notes durably to which cluster a directory that this process holds belongs. What is noted stays: a
+/// directory that another cluster's name is in is left as it is.
+///
+/// # Errors
+/// [`DataDirError`]; then nothing is noted.
+pub fn remember_cluster(path: &Path, cluster: ClusterId) -> Result<(), DataDirError> {
+    let mut node = read_node_file(path)?;
+    if node.cluster.is_some() {
+        return Ok(());
+    }
+    node.cluster = Some(cluster);
+    save_node(path, &node)
+}
+
+/// Replaces `node.json` as a whole.
+fn save_node(path: &Path, node: &NodeFile) -> Result<(), DataDirError> {
+    let text = serde_json::to_string_pretty(node).expect("a node file is JSON");
     let new = path.join(temporary(NODE));
     let file_path = path.join(NODE);
     let mut file = File::create(&new).map_err(io("create", &new))?;
@@ -373,12 +407,7 @@ fn write_node(path: &Path, config: &Config) -> Result<NodeFile, DataDirError> {
         .and_then(|()| file.sync_all())
         .map_err(io("write", &new))?;
     std::fs::rename(&new, &file_path).map_err(io("rename", &new))?;
-    sync_dir(path)?;
-    // The directory's own entry must survive as well.
-    if let Some(parent) = path.parent().filter(|p| !p.as_os_str().is_empty()) {
-        sync_dir(parent)?;
-    }
-    Ok(node)
+    sync_dir(path)
 }
 
 fn sync_dir(path: &Path) -> Result<(), DataDirError> {

@@ -4,8 +4,10 @@
 //! core only; everybody else sends one of these, over a bounded channel, and waits for the answer.
 //! Dropping the receiver of an answer never undoes work that has begun.
 
-use narad_core::ids::{NodeId, NodeIncarnation, PartitionKey, RaftIndex, RaftTerm, TopicName};
-use narad_core::meta::{Command, Reply};
+use narad_core::ids::{
+    ClusterId, NodeId, NodeIncarnation, PartitionKey, RaftIndex, RaftTerm, TopicName,
+};
+use narad_core::meta::{Command, Heritage, Reply};
 use narad_wire::error::WireFault;
 use std::os::fd::OwnedFd;
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
@@ -65,6 +67,8 @@ pub struct Beat {
     pub disk_used_bytes: u64,
     /// Bytes of owned partitions, for the planner.
     pub partition_bytes: Vec<(PartitionKey, u64)>,
+    /// The sender's cluster, if it knows.
+    pub cluster: Option<ClusterId>,
 }
 
 /// The leader's answer to a heartbeat.
@@ -101,6 +105,8 @@ pub struct JoinRequest {
     pub version: String,
     /// It was started as a founder on an empty disk; a cluster that it did not found refuses it.
     pub founder: bool,
+    /// Where the metadata on its disk comes from.
+    pub heritage: Heritage,
 }
 
 /// What the control core is asked. Views (members, plan, decommission checks) are structs of the
@@ -112,6 +118,8 @@ pub enum ControlRequest {
         kind: u16,
         /// Body.
         body: Vec<u8>,
+        /// The sender's cluster, if it knows.
+        cluster: Option<ClusterId>,
         /// Answer body.
         answer: Answer<Result<Vec<u8>, WireFault>>,
     },

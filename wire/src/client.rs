@@ -36,8 +36,9 @@ mod replayer;
 
 pub use crate::convert::Record;
 pub use crate::view::{
-    FreezeSplitView, LocationView, LossView, LostPartitionView, MemberView, MembersView, MoveView,
-    MovesView, NodeView, PartitionView, PlanStepView, PlanView, TopicSettingsView, TopicView,
+    FreezeSplitView, LocationView, LossView, LostCopyView, LostPartitionView, MemberView,
+    MembersView, MoveView, MovesView, NodeView, PartitionView, PlanStepView, PlanView,
+    TopicSettingsView, TopicView,
 };
 pub use consumer::{Consumer, ConsumerOptions, Settled};
 pub use handle::{Client, ClientOptions};

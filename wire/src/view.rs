@@ -139,6 +139,9 @@ pub struct MembersView {
     pub term: u64,
     /// Last log index applied at the answering node.
     pub applied: u64,
+    /// What the asked node has applied so far, because the leader could not be asked: it may be old.
+    #[serde(default)]
+    pub local: bool,
 }
 
 /// Parts of one freeze, in microseconds.
@@ -302,10 +305,27 @@ pub struct LostPartitionView {
     pub partition: u32,
     /// Number of ownership changes so far.
     pub epoch: u64,
-    /// Bytes on the disk as told last; 0: unknown.
-    pub bytes: u64,
+    /// Bytes on the disk as told last; `None`: nobody has told the present leader.
+    #[serde(default)]
+    pub bytes: Option<u64>,
     /// Where a copy is under way, which would be given up too; empty: nowhere.
     pub target: String,
+}
+
+/// An old copy on a disk that is given up.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LostCopyView {
+    /// Topic name.
+    pub topic: String,
+    /// Partition index.
+    pub partition: u32,
+    /// The epoch that ended.
+    pub epoch: u64,
+    /// How: completed, promoted or forgotten.
+    pub end: String,
+    /// Records from this offset on may be on that disk only. With `forgotten` those that were not
+    /// acknowledged, wherever they are.
+    pub from: u64,
 }
 
 /// What giving up a dead node loses.
@@ -319,6 +339,12 @@ pub struct LossView {
     pub undispatched: u64,
     /// Whether it has told the present leader anything.
     pub told: bool,
+    /// Old copies on its disk that were not salvaged and reclaimed yet.
+    #[serde(default)]
+    pub copies: Vec<LostCopyView>,
+    /// How many times it has been marked dead: names the list whose loss is accepted.
+    #[serde(default)]
+    pub deaths: u64,
     /// What speaks against it now, and what to do first, a sentence each.
     pub notes: Vec<String>,
 }

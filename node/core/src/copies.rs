@@ -5,7 +5,7 @@
 //! it goes; what the metadata does not account for is kept.
 
 use crate::copy::InstallMark;
-use crate::ids::{CopyId, Epoch, NodeId, Offset, PartitionKey, TopicId};
+use crate::ids::{CopyId, Epoch, NodeId, Offset, PartitionKey};
 use crate::meta::{Assignment, EndedEpoch, EpochEnd, MetaState};
 
 /// What a real copy on the disk is.
@@ -32,9 +32,12 @@ pub fn standing(
     install: Option<InstallMark>,
 ) -> Standing {
     let Some(assignment) = state.assignment(copy.key) else {
-        // Topic ids are log indices: one above what is applied is not gone but not known yet.
-        return if copy.key.topic <= TopicId(state.applied.0) {
+        // Topic ids are log indices: one above what is applied is not gone but not known yet. One
+        // that only a lost quorum knew was never deleted by anybody.
+        return if state.covers(copy.key.topic) {
             Standing::TopicGone
+        } else if state.lost(copy.key.topic) {
+            Standing::Stray
         } else {
             Standing::Unknown
         };
@@ -154,7 +157,7 @@ pub enum StagingFate {
 #[must_use]
 pub fn staging_fate(me: &NodeId, state: &MetaState, key: PartitionKey) -> StagingFate {
     let Some(assignment) = state.assignment(key) else {
-        return if key.topic <= TopicId(state.applied.0) {
+        return if state.covers(key.topic) {
             StagingFate::Delete
         } else {
             StagingFate::Keep
@@ -182,8 +185,8 @@ pub fn has_log(assignment: &Assignment) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ids::{MoveId, PartitionIndex, RaftIndex};
-    use crate::meta::{MoveTarget, Topic, TopicSettings};
+    use crate::ids::{MoveId, PartitionIndex, RaftIndex, RecoveryId, TopicId};
+    use crate::meta::{LogPoint, MoveTarget, Recovery, Topic, TopicSettings};
     use alloc::sync::Arc;
     use alloc::vec;
     use alloc::vec::Vec;
@@ -225,6 +228,42 @@ mod tests {
             key,
             epoch: Epoch(epoch),
         }
+    }
+
+    #[test]
+    fn a_topic_that_only_a_lost_quorum_knew_was_not_deleted() {
+        let me = node("a");
+        let mut state = state("a", 1, Vec::new());
+        assert_eq!(
+            standing(&me, &state, copy(15, 1), None),
+            Standing::TopicGone
+        );
+        state.recoveries.push(Recovery {
+            id: RecoveryId(1),
+            kept: LogPoint {
+                index: RaftIndex(12),
+                ..LogPoint::default()
+            },
+        });
+        assert_eq!(
+            standing(&me, &state, copy(11, 1), None),
+            Standing::TopicGone
+        );
+        assert_eq!(standing(&me, &state, copy(15, 1), None), Standing::Stray);
+        let key = copy(15, 1).key;
+        assert_eq!(staging_fate(&me, &state, key), StagingFate::Keep);
+        let (new, next) = (
+            state.topic_id_at(RaftIndex(15)),
+            state.topic_id_at(RaftIndex(25)),
+        );
+        assert_eq!(
+            standing(&me, &state, copy(new.0, 1), None),
+            Standing::TopicGone
+        );
+        assert_eq!(
+            standing(&me, &state, copy(next.0, 1), None),
+            Standing::Unknown
+        );
     }
 
     #[test]

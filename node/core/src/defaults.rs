@@ -63,6 +63,11 @@ pub const WAL_CAP_PERCENT: u64 = 10;
 /// Earlier incarnations of a node's process that the metadata remembers, to tell a late
 /// registration; a process registers within seconds of its start, so a few are enough.
 pub const PAST_INCARNATIONS: usize = 16;
+/// Replaced quorums that the metadata remembers, and most there can be: each is an operator's worst
+/// day. It also keeps the identities of topics below 2^53, which every JSON reader knows exactly.
+pub const RECOVERIES_MAX: usize = 1_000;
+/// Bits of a topic's identity that are its log index; above them is the number of recoveries.
+pub const TOPIC_INDEX_BITS: u32 = 40;
 /// Most topics; with the most partitions below it bounds the snapshot.
 pub const TOPICS_MAX: usize = 10_000;
 /// Most partitions of all topics together.

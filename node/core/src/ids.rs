@@ -63,6 +63,14 @@ number!(
     NodeIncarnation(u64)
 );
 number!(
+    /// Identity of a cluster, drawn at random when it was founded; 0 never is one.
+    ClusterId(u64)
+);
+number!(
+    /// Identity of one replacement of a lost quorum, drawn at random; 0 never is one.
+    RecoveryId(u64)
+);
+number!(
     /// How many times a node has been marked dead (rule R6); 0 for a node that never was.
     DeathGeneration(u64)
 );

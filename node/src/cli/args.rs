@@ -253,6 +253,9 @@ pub enum ClusterCommand {
         /// Do it: its partitions begin anew, empty, on other nodes
         #[arg(long)]
         accept_loss: bool,
+        /// Only while it has been marked dead this many times, as the list without --accept-loss said
+        #[arg(long, requires = "accept_loss", value_name = "N")]
+        deaths: Option<u64>,
     },
     /// Start no more moves; running ones go on
     Pause,

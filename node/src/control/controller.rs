@@ -7,6 +7,7 @@
 use super::core::Core;
 use crate::limits;
 use futures::future::{Either, select};
+use narad_core::ids::ClusterId;
 use narad_core::meta::{Command, MetaState, Reply};
 use narad_core::planner::{self, Plan, PlanLimits};
 use std::collections::BTreeMap;
@@ -51,6 +52,9 @@ async fn pass(core: &Rc<Core>) -> bool {
     }
     core.ctx.metrics.controller_passes.inc();
     let state = core.state();
+    if state.cluster.is_none() {
+        identify(core).await;
+    }
     let group = core.tend_group(&state);
     group.await;
     let plan = core.plan(&state);
@@ -59,6 +63,18 @@ async fn pass(core: &Rc<Core>) -> bool {
     }
     carry_out(core, &plan).await;
     false
+}
+
+/// Gives the cluster its identity: at its founding, or when it is older than identities are.
+async fn identify(core: &Rc<Core>) {
+    let noted = core.ctx.cluster.get();
+    let cluster = noted.unwrap_or_else(|| ClusterId(rand::random::<u64>().max(1)));
+    let outcome = tell(core, Command::IdentifyCluster { cluster }).await;
+    tracing::info!(
+        cluster = format!("{:016x}", cluster.0),
+        outcome,
+        "the cluster gets its identity"
+    );
 }
 
 async fn carry_out(core: &Rc<Core>, plan: &Plan) {

@@ -9,8 +9,9 @@ use super::machine::MetaMachine;
 use crate::context::NodeContext;
 use crate::limits;
 use crate::raft::RaftNode;
-use narad_core::ids::NodeId;
-use narad_core::meta::MetaState;
+use narad_core::ids::{ClusterId, NodeId, RaftIndex, RaftTerm};
+use narad_core::meta::{Heritage, LogPoint, MetaState, Stranger};
+use narad_wire::error::{ErrorCode, WireFault};
 use narad_wire::pool::PeerPool;
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -38,6 +39,8 @@ pub(super) struct Core {
     pub(super) confirmed: watch::Sender<bool>,
     /// Wakes the controller before its tick.
     pub(super) replan: Rc<tokio::sync::Notify>,
+    /// The foreign cluster that was told of last, so that each is told of once.
+    pub(super) foreign: Cell<Option<ClusterId>>,
     /// Views that are being asked of the leader.
     pub(super) forwarded: Semaphore,
     fatal: mpsc::Sender<ControlError>,
@@ -64,6 +67,7 @@ impl Core {
             registered: watch::Sender::new(false),
             confirmed,
             replan: Rc::new(tokio::sync::Notify::new()),
+            foreign: Cell::new(None),
             forwarded: Semaphore::new(limits::VIEWS_FORWARDED),
             fatal,
         });
@@ -78,6 +82,70 @@ impl Core {
     /// The metadata as applied now.
     pub(super) fn state(&self) -> Arc<MetaState> {
         self.ctx.state()
+    }
+
+    /// Where the metadata on this disk comes from.
+    pub(super) fn heritage(&self) -> Heritage {
+        let status = self.raft.status();
+        let (term, index) = status.committed_at.unwrap_or_default();
+        Heritage {
+            cluster: self.ctx.cluster(),
+            has_log: status.last_log.is_some() || status.snapshot.is_some(),
+            recovery: self.state().recovery(),
+            committed: LogPoint {
+                term: RaftTerm(term),
+                index: RaftIndex(index),
+            },
+        }
+    }
+
+    /// The refusal for a node of another cluster, which has this node's address by mistake.
+    pub(super) fn foreign(&self, cluster: Option<ClusterId>) -> Option<WireFault> {
+        let (theirs, ours) = (cluster?, self.ctx.cluster()?);
+        if theirs == ours {
+            return None;
+        }
+        let stranger = Stranger::OtherCluster { theirs, ours };
+        if self.foreign.replace(cluster) != cluster {
+            tracing::error!(
+                "a node of another cluster talks to this one, and is refused: {stranger}. Look for an \
+                 address that both clusters use"
+            );
+        }
+        Some(
+            WireFault::new(ErrorCode::Refused, stranger.to_string())
+                .detail(super::registration::refused::OTHER_CLUSTER)
+                .hint("look for an address that both clusters use"),
+        )
+    }
+
+    /// Notes in the data directory which cluster this is, once that is known.
+    pub(super) async fn remember(&self, cluster: ClusterId) {
+        match self.ctx.cluster.get() {
+            Some(noted) if noted == cluster => return,
+            Some(noted) => {
+                let stranger = Stranger::OtherCluster {
+                    theirs: noted,
+                    ours: cluster,
+                };
+                self.fail(ControlError::Stranger {
+                    id: self.id().to_string(),
+                    reason: stranger.to_string(),
+                });
+                return;
+            }
+            None => {}
+        }
+        let dir = self.ctx.config.data_dir.clone();
+        let noting = move || crate::data_dir::remember_cluster(&dir, cluster);
+        match glommio::executor().spawn_blocking(noting).await {
+            Ok(()) => {
+                self.ctx.cluster.set(cluster);
+                tracing::info!("this node belongs to cluster {:016x}", cluster.0);
+            }
+            // It is tried again when the metadata changes next; until then the metadata says it.
+            Err(error) => tracing::warn!(%error, "the cluster's identity could not be noted"),
+        }
     }
 
     /// The node cannot go on; the first reason wins.

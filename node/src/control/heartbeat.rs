@@ -134,6 +134,7 @@ fn collect(core: &Core, summaries: &[ShardSummary]) -> Beat {
         disk_free_bytes,
         disk_used_bytes,
         partition_bytes,
+        cluster: core.ctx.cluster(),
     }
 }
 

@@ -9,9 +9,13 @@ use super::registration::refused;
 use crate::messages::{JoinRequest, ProposeError};
 use crate::raft::{MembershipError, RaftPeer};
 use narad_core::ids::RaftIndex;
-use narad_core::meta::{Command, MetaState, Refusal, Reply};
+use narad_core::meta::{Command, MetaState, Refusal, Reply, Stranger};
 use narad_wire::error::{ErrorCode, WireFault};
 use std::rc::Rc;
+
+/// What becomes of a node whose committed metadata was lost with a quorum.
+const DIVERGED_HINT: &str = "give it up with narad cluster forget, hand over what its disk holds with narad \
+    salvage, and only then empty the disk and join under a new id";
 
 /// A proposal without an answer, for a peer.
 fn unproposed(error: ProposeError) -> WireFault {
@@ -66,6 +70,7 @@ impl Core {
             .read_barrier()
             .await
             .map_err(|error| unproposed(self.unconfirmed(error)))?;
+        self.refuse_stranger(&request)?;
         self.refuse_strange_founder(&request)?;
         self.part_with_old_disk(&request).await?;
         let (index, reply) = self
@@ -86,6 +91,31 @@ impl Core {
         );
         self.replan.notify_one();
         Ok(index)
+    }
+
+    /// A node whose disk holds another cluster's metadata, or another continuation of this one's, must
+    /// not get this log: Raft would take what both call committed for the same.
+    fn refuse_stranger(&self, request: &JoinRequest) -> Result<(), WireFault> {
+        let founded = self.raft.membership().contains(request.node.as_str());
+        let checked = self
+            .state()
+            .check_heritage(&request.node, founded, &request.heritage);
+        let Err(stranger) = checked else {
+            return Ok(());
+        };
+        let (detail, hint) = match stranger {
+            Stranger::OtherCluster { .. } | Stranger::NeverMember => (
+                refused::OTHER_CLUSTER,
+                "correct the addresses that it joins by, so that it finds its own cluster; to make it a member of \
+                 this one, start it under a new id with an empty data directory",
+            ),
+            Stranger::Diverged => (refused::DIVERGED, DIVERGED_HINT),
+        };
+        let text = format!("{} is refused: {stranger}", request.node);
+        tracing::warn!(addr = request.addr, "{text}");
+        Err(WireFault::new(ErrorCode::Refused, text)
+            .hint(hint)
+            .detail(detail))
     }
 
     /// A founder of some other cluster must not slip into this one because an address of its

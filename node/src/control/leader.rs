@@ -100,6 +100,9 @@ fn follow_metadata(core: Rc<Core>) {
             let state = meta.borrow_and_update().clone();
             core.step(LivenessInput::Applied(&state));
             count(&core, &state);
+            if let Some(cluster) = state.cluster {
+                core.remember(cluster).await;
+            }
             if meta.changed().await.is_err() {
                 return;
             }

@@ -6,7 +6,7 @@
 use super::core::Core;
 use crate::limits;
 use crate::messages::{Beat, BeatAnswer, JoinRequest};
-use narad_core::ids::{NodeId, RaftIndex, RaftTerm, TopicName};
+use narad_core::ids::{ClusterId, NodeId, RaftIndex, RaftTerm, TopicName};
 use narad_core::meta::{Command, Reply};
 use narad_schema::client_capnp::{move_, plan_step};
 use narad_schema::peer_capnp::{heartbeat, join_request, peer};
@@ -79,12 +79,12 @@ impl Core {
         noted(&self.peers, addr, answer.await)
     }
 
-    /// Registers this node at whoever answers at `addr`.
+    /// Registers this node at whoever answers at `addr`; also which cluster that is.
     pub(super) async fn call_join(
         &self,
         addr: &str,
         request: &JoinRequest,
-    ) -> Result<RaftIndex, WireError> {
+    ) -> Result<(RaftIndex, Option<ClusterId>), WireError> {
         // Reaching the node has a bound of its own: there are others to ask.
         let reach = Duration::from_millis(limits::JOIN_REACH_MS);
         let reached = rpc::with_deadline(reach, async {
@@ -98,7 +98,9 @@ impl Core {
         let limit = Duration::from_millis(limits::JOIN_CALL_MS);
         let answer = rpc::call(limit, call.send(), |results| {
             convert::check(results.has_error(), results.get_error())?;
-            Ok(RaftIndex(results.get_index()))
+            let cluster = results.get_cluster();
+            let cluster = (cluster != 0).then_some(ClusterId(cluster));
+            Ok((RaftIndex(results.get_index()), cluster))
         });
         noted(&self.peers, addr, answer.await)
     }
@@ -146,6 +148,7 @@ impl Core {
                 leader: convert::text(results.get_leader()?)?,
                 term: results.get_term(),
                 applied: results.get_applied(),
+                local: results.get_local(),
             })
         });
         noted(&self.pool, addr, answer.await)
@@ -265,6 +268,7 @@ fn write_beat(mut builder: heartbeat::Builder<'_>, beat: &Beat) {
     builder.set_held_copies(beat.held_copies);
     builder.set_disk_free_bytes(beat.disk_free_bytes);
     builder.set_disk_used_bytes(beat.disk_used_bytes);
+    builder.set_cluster(beat.cluster.map_or(0, |cluster| cluster.0));
     let mut list = builder.init_partition_bytes(convert::list_len(beat.partition_bytes.len()));
     for (slot, (key, bytes)) in (0..).zip(&beat.partition_bytes) {
         let mut entry = list.reborrow().get(slot);
@@ -283,4 +287,10 @@ fn write_join(mut builder: join_request::Builder<'_>, request: &JoinRequest) {
     builder.set_shards(request.shards);
     builder.set_version(&request.version);
     builder.set_founder(request.founder);
+    let heritage = &request.heritage;
+    builder.set_cluster(heritage.cluster.map_or(0, |cluster| cluster.0));
+    builder.set_has_log(heritage.has_log);
+    builder.set_recovery(heritage.recovery.map_or(0, |recovery| recovery.0));
+    builder.set_committed_term(heritage.committed.term.0);
+    builder.set_committed_index(heritage.committed.index.0);
 }

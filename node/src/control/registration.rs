@@ -27,6 +27,10 @@ pub(crate) mod refused {
     pub(crate) const OTHER_DISK: &str = "other_disk";
     /// A newer process has registered.
     pub(crate) const REPLACED: &str = "old_incarnation";
+    /// The data directory belongs to another cluster.
+    pub(crate) const OTHER_CLUSTER: &str = "other_cluster";
+    /// The data directory holds metadata that was lost with a quorum that was replaced.
+    pub(crate) const DIVERGED: &str = "diverged";
 }
 
 /// Keeps this process registered for as long as it runs.
@@ -100,16 +104,18 @@ fn request(core: &Core, founder: bool) -> JoinRequest {
         shards: ctx.config.shards,
         version: env!("CARGO_PKG_VERSION").to_owned(),
         founder,
+        heritage: core.heritage(),
     }
 }
 
 /// Registers through whoever leads; asks for ever, because a member has nothing else to do.
 async fn register(core: &Rc<Core>, founder: bool) -> Result<RaftIndex, ControlError> {
-    let request = request(core, founder);
     let mut last_told = String::new();
     loop {
         let mut retry = Retry::within(limits::PROPOSE_RETRY_MS);
         loop {
+            // Made anew each time: what is committed here may have grown.
+            let request = request(core, founder);
             let error = match attempt(core, &request).await {
                 Ok(index) => {
                     core.open.set(true);
@@ -123,6 +129,13 @@ async fn register(core: &Rc<Core>, founder: bool) -> Result<RaftIndex, ControlEr
             let text = error.to_string();
             if text == last_told {
                 tracing::debug!(error = text, "not registered yet");
+            } else if strange(&error) {
+                tracing::error!(
+                    error = text,
+                    "an address leads to another cluster, which refuses this node; nothing was changed, and this \
+                     node goes on to look for its own"
+                );
+                last_told = text;
             } else {
                 tracing::info!(error = text, "not registered yet; trying again");
                 last_told = text;
@@ -149,6 +162,7 @@ async fn attempt(core: &Rc<Core>, request: &JoinRequest) -> Result<RaftIndex, Wi
         "no leader is known; a majority of the voters must run",
     ));
     let mut asked = BTreeSet::new();
+    let mut refusal = None;
     for addr in candidates(core) {
         let mut next = Some(addr);
         for _ in 0..limits::JOIN_HOPS {
@@ -156,7 +170,12 @@ async fn attempt(core: &Rc<Core>, request: &JoinRequest) -> Result<RaftIndex, Wi
                 break;
             };
             match core.call_join(&addr, request).await {
-                Ok(index) => return Ok(index),
+                Ok((index, cluster)) => {
+                    if let Some(cluster) = cluster {
+                        core.remember(cluster).await;
+                    }
+                    return Ok(index);
+                }
                 Err(error) => {
                     let fault = error.fault();
                     if fault.is_some_and(|fault| verdict(core, fault).is_some()) {
@@ -165,12 +184,24 @@ async fn attempt(core: &Rc<Core>, request: &JoinRequest) -> Result<RaftIndex, Wi
                     next = fault
                         .map(|f| f.node.clone())
                         .filter(|node| !node.is_empty());
-                    last = error;
+                    if strange(&error) {
+                        refusal = Some(error);
+                    } else {
+                        last = error;
+                    }
                 }
             }
         }
     }
-    Err(last)
+    Err(refusal.unwrap_or(last))
+}
+
+/// Whether a node of another cluster has answered. That is an address that is wrong, and not the end of
+/// a member, whose own cluster may only be down.
+fn strange(error: &WireError) -> bool {
+    error
+        .fault()
+        .is_some_and(|fault| fault.detail == refused::OTHER_CLUSTER)
 }
 
 /// Whom to ask, the likeliest leader first; never this node itself.
@@ -214,6 +245,14 @@ fn verdict(core: &Core, fault: &WireFault) -> Option<ControlError> {
         refused::REMOVED => Some(ControlError::Removed(id)),
         // Refused before anything was asked: only removed nodes are.
         _ if fault.code == ErrorCode::NotMember => Some(ControlError::Removed(id)),
+        refused::OTHER_CLUSTER if !core.heritage().has_log => Some(ControlError::Stranger {
+            id,
+            reason: fault.to_string(),
+        }),
+        refused::DIVERGED => Some(ControlError::Diverged {
+            id,
+            reason: fault.message.clone(),
+        }),
         refused::REPLACED => Some(ControlError::Replaced(id)),
         refused::OTHER_DISK => Some(ControlError::OtherDisk {
             id,

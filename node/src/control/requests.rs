@@ -7,7 +7,7 @@ use super::core::Core;
 use crate::limits;
 use crate::messages::{Answer, ControlRequest, ProposeError};
 use crate::raft::{RaftMessage, RaftMessageKind, TransferError};
-use narad_core::ids::NodeId;
+use narad_core::ids::{ClusterId, NodeId};
 use narad_wire::error::{ErrorCode, WireFault};
 use std::future::Future;
 use std::rc::Rc;
@@ -99,16 +99,27 @@ async fn reply<T>(answer: Answer<T>, value: impl Future<Output = T>) {
 
 async fn answer(core: &Rc<Core>, request: ControlRequest) {
     match request {
-        ControlRequest::Raft { kind, body, answer } => {
-            reply(answer, raft_message(core, kind, body)).await;
-        }
+        ControlRequest::Raft {
+            kind,
+            body,
+            cluster,
+            answer,
+        } => reply(answer, raft_message(core, kind, body, cluster)).await,
         ControlRequest::Propose { command, answer } => reply(answer, core.propose(command)).await,
         ControlRequest::ProposeHere { command, answer } => {
             reply(answer, core.propose_here(&command)).await;
         }
         ControlRequest::Barrier { answer } => reply(answer, core.barrier()).await,
         ControlRequest::ReadIndexHere { answer } => reply(answer, core.read_index_here()).await,
-        ControlRequest::Beat { beat, answer } => reply(answer, core.take_beat(beat)).await,
+        ControlRequest::Beat { beat, answer } => match core.foreign(beat.cluster) {
+            None => reply(answer, core.take_beat(beat)).await,
+            Some(fault) => send(
+                answer,
+                Err(ProposeError::Unavailable {
+                    reason: fault.message,
+                }),
+            ),
+        },
         ControlRequest::Join { request, answer } => reply(answer, core.take_join(request)).await,
         ControlRequest::Members { answer } => reply(answer, core.members()).await,
         ControlRequest::Plan { draining, answer } => {
@@ -137,7 +148,12 @@ async fn answer(core: &Rc<Core>, request: ControlRequest) {
     }
 }
 
-async fn raft_message(core: &Rc<Core>, kind: u16, body: Vec<u8>) -> Result<Vec<u8>, WireFault> {
+async fn raft_message(
+    core: &Rc<Core>,
+    kind: u16,
+    body: Vec<u8>,
+    cluster: Option<ClusterId>,
+) -> Result<Vec<u8>, WireFault> {
     if kind == super::founding::ASK_KIND {
         return Ok(core.founding_answer());
     }
@@ -148,6 +164,9 @@ async fn raft_message(core: &Rc<Core>, kind: u16, body: Vec<u8>) -> Result<Vec<u
         )
         .hint("upgrade this node"));
     };
+    if let Some(fault) = core.foreign(cluster) {
+        return Err(fault);
+    }
     if !core.open.get() {
         // A node whose disk was wiped has forgotten its votes: it must not vote before the cluster
         // has said that it knows this directory, or that it does not know this node.

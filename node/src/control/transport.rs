@@ -38,6 +38,8 @@ impl PeerTransport {
         let mut call = peer.raft_request();
         call.get().set_kind(request.kind.number());
         call.get().set_body(&request.body);
+        call.get()
+            .set_cluster(self.ctx.cluster().map_or(0, |id| id.0));
         let answer = rpc::call(deadline, call.send(), |results| {
             check(results.has_error(), results.get_error())?;
             Ok(results.get_body()?.to_vec())

@@ -6,10 +6,10 @@
 use super::core::Core;
 use crate::limits;
 use narad_core::ids::{NodeId, PartitionKey};
-use narad_core::meta::{Member, MemberStatus, MetaState};
+use narad_core::meta::{EpochEnd, Member, MemberStatus, MetaState};
 use narad_core::planner::{DrainHold, Plan, drain_blocks};
 use narad_wire::client::{
-    LossView, LostPartitionView, MemberView, MembersView, PlanStepView, PlanView,
+    LossView, LostCopyView, LostPartitionView, MemberView, MembersView, PlanStepView, PlanView,
 };
 use narad_wire::error::{ErrorCode, WireFault};
 use std::collections::BTreeMap;
@@ -18,14 +18,17 @@ use std::rc::Rc;
 impl Core {
     /// The members, asked of the leader where there is one: it alone knows what nodes have told.
     pub(super) async fn members(&self) -> Result<MembersView, WireFault> {
+        if self.leads() {
+            return Ok(self.members_view(false));
+        }
         let Some((addr, _forwarded)) = self.whom_to_ask() else {
-            return Ok(self.members_view());
+            return Ok(self.members_view(true));
         };
         match self.call_members(&addr).await {
             Ok(view) => Ok(view),
             Err(error) => {
                 tracing::debug!(%error, "the leader's view is not to be had; answering with this node's");
-                Ok(self.members_view())
+                Ok(self.members_view(true))
             }
         }
     }
@@ -43,8 +46,8 @@ impl Core {
         Some((addr, self.forwarded.try_acquire().ok()?))
     }
 
-    /// The members, as applied here.
-    fn members_view(&self) -> MembersView {
+    /// The members, as applied here. `local`: this node does not lead, so it may be behind.
+    fn members_view(&self, local: bool) -> MembersView {
         let state = self.state();
         let status = self.raft.status();
         let holdings = state.holdings();
@@ -77,6 +80,7 @@ impl Core {
             leader,
             term: status.term,
             applied: state.applied.0,
+            local,
         }
     }
 
@@ -151,14 +155,14 @@ impl Core {
 
     /// What giving up `node` would lose, asked of the leader, who knows what it told.
     pub(super) async fn loss_view(self: &Rc<Self>, node: NodeId) -> Result<LossView, WireFault> {
-        if !self.state().members.contains_key(&node) {
-            return Err(no_member(&node));
-        }
         if let Some((addr, _forwarded)) = self.whom_to_ask() {
             let asked = self.call_loss(&addr, &node).await;
             return asked.map_err(narad_wire::error::WireError::into_fault);
         }
         let state = self.state();
+        if !state.members.contains_key(&node) {
+            return Err(no_member(&node));
+        }
         let beats = self.beats.borrow();
         let told = beats.told(&node, &state);
         let count = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
@@ -166,7 +170,7 @@ impl Core {
             topic: topic_name(&state, key),
             partition: key.partition.0,
             epoch: a.epoch.0,
-            bytes: beats.sizes().get(&key).copied().unwrap_or(0),
+            bytes: beats.sizes().get(&key).copied(),
             target: a
                 .target
                 .as_ref()
@@ -175,6 +179,8 @@ impl Core {
         let partitions: Vec<LostPartitionView> = partitions.collect();
         let holdings = state.holdings().remove(&node).unwrap_or_default();
         Ok(LossView {
+            copies: lost_copies(&state, &node),
+            deaths: state.members.get(&node).map_or(0, |member| member.deaths.0),
             notes: loss_notes(&state, &node, &partitions),
             partitions,
             inbound: count(holdings.inbound),
@@ -187,6 +193,28 @@ impl Core {
 fn no_member(node: &NodeId) -> WireFault {
     WireFault::new(ErrorCode::NotMember, format!("there is no member {node}"))
         .hint("see `narad cluster members` for the ids")
+}
+
+/// Old copies on the node's disk that the metadata still knows of.
+fn lost_copies(state: &MetaState, node: &NodeId) -> Vec<LostCopyView> {
+    let mut copies = Vec::new();
+    for (key, assignment) in state.assignments() {
+        for ended in assignment.ended.iter().filter(|one| one.owner == *node) {
+            let (end, from) = match ended.end {
+                EpochEnd::Completed { captured_end } => ("completed", captured_end.0),
+                EpochEnd::Promoted { told_hwm } => ("promoted", told_hwm.0),
+                EpochEnd::Forgotten => ("forgotten", 0),
+            };
+            copies.push(LostCopyView {
+                topic: topic_name(state, key),
+                partition: key.partition.0,
+                epoch: ended.epoch.0,
+                end: end.to_owned(),
+                from,
+            });
+        }
+    }
+    copies
 }
 
 /// What an operator should know before a node is given up.

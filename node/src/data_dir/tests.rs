@@ -140,3 +140,18 @@ fn a_listener_that_would_share_its_port_is_seen() {
     let error = ports::probe(addr).unwrap_err();
     assert_eq!(error.kind(), std::io::ErrorKind::AddrInUse);
 }
+
+#[test]
+fn the_cluster_is_noted_once_and_stays() {
+    let place = Place::new("cluster");
+    let first = open(&place.config("a", true)).unwrap();
+    assert_eq!(first.cluster(), None);
+    let disk = first.disk();
+    for id in [5, 6] {
+        remember_cluster(first.path(), ClusterId(id)).unwrap();
+    }
+    drop(first);
+    let again = open(&place.config("a", false)).unwrap();
+    assert_eq!(again.cluster(), Some(ClusterId(5)));
+    assert_eq!(again.disk(), disk);
+}

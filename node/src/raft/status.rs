@@ -7,7 +7,7 @@ use super::machine::Machine;
 use super::network::TransportError;
 use super::node::{BarrierError, LeaderAt, RaftNode};
 use super::runtime::GlommioRuntime;
-use super::types::{MembershipView, RaftNodeId, TypeConfig};
+use super::types::{MembershipView, RaftNodeId, TypeConfig, term_of};
 use super::wire::{RaftMessage, RaftMessageKind, ReadIndexReply, from_bytes};
 use openraft::alias::WatchReceiverOf;
 use openraft::async_runtime::watch::WatchReceiver;
@@ -47,6 +47,8 @@ pub struct RaftStatus {
     pub last_log: Option<u64>,
     /// Index up to which entries are known to be committed.
     pub committed: Option<u64>,
+    /// Term and index of the last of those.
+    pub committed_at: Option<(u64, u64)>,
     /// Index up to which entries are applied.
     pub applied: Option<u64>,
     /// Index up to which the snapshot reaches.
@@ -81,6 +83,10 @@ fn status_of(metrics: &RaftMetrics<TypeConfig>) -> RaftStatus {
         leader,
         last_log: metrics.last_log_index,
         committed: index(&metrics.local_committed),
+        committed_at: metrics
+            .local_committed
+            .as_ref()
+            .map(|id| (term_of(id), id.index)),
         applied: index(&metrics.last_applied),
         snapshot: index(&metrics.snapshot),
         purged: index(&metrics.purged),

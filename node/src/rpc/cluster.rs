@@ -9,7 +9,7 @@ use crate::messages::ControlRequest;
 use crate::rpc::node::NodeServer;
 use crate::rpc::refusal::{self, done};
 use crate::rpc::reply::{malformed, stopping, text, unproposed};
-use narad_core::ids::NodeId;
+use narad_core::ids::{DeathGeneration, NodeId};
 use narad_core::meta::{Command, Refusal, Reply};
 use narad_schema::client_capnp::node;
 use narad_wire::client::{LossView, MembersView, PlanView};
@@ -150,11 +150,12 @@ pub(crate) async fn forget(
 ) -> Result<(LossView, bool), WireFault> {
     let _permit = server.gate.enter().await?;
     let ctx = &server.shard.ctx;
-    let (id, accept) = {
+    let (id, accept, seen) = {
         let params = params.get().map_err(malformed)?;
         (
             node_id(&text(params.get_node())?)?,
             params.get_accept_loss(),
+            params.get_deaths(),
         )
     };
     let node = id.clone();
@@ -166,13 +167,13 @@ pub(crate) async fn forget(
         })
         .await
         .map_err(stopping)??;
-    let state = ctx.state();
-    let Some(member) = state.members.get(&id).filter(|_| accept) else {
+    if !accept {
         return Ok((loss, false));
-    };
+    }
+    // The list comes from the leader, so this node's own state, which may be older, is not asked.
     let command = Command::ForgetMember {
         id,
-        deaths: member.deaths,
+        deaths: DeathGeneration(if seen == 0 { loss.deaths } else { seen }),
     };
     let (_, reply) = ctx.propose(command).await.map_err(|e| unproposed(&e))?;
     match reply {
@@ -187,6 +188,15 @@ pub(crate) async fn forget(
                     .detail(fault.detail),
                 None => fault.hint("try again: it has changed since"),
             })
+        }
+        Reply::Refused {
+            refusal: Refusal::OtherDeath,
+        } => {
+            let fault = refusal::fault(&Refusal::OtherDeath);
+            let why = format!("{node} was heard since its loss was listed: nothing was changed");
+            Err(WireFault::new(fault.code, why)
+                .hint("list what would be lost now: narad cluster forget without --accept-loss")
+                .detail(fault.detail))
         }
         reply => done(reply).map(|_| (loss, true)),
     }

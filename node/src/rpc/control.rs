@@ -9,8 +9,8 @@ use crate::context::NodeContext;
 use crate::messages::{Beat, ControlRequest, JoinRequest};
 use crate::rpc::reply::{answer, malformed, stopping, text, unproposed};
 use crate::shard::{faults, task};
-use narad_core::ids::{NodeId, NodeIncarnation, RaftIndex};
-use narad_core::meta::Command;
+use narad_core::ids::{ClusterId, NodeId, NodeIncarnation, RaftIndex, RaftTerm, RecoveryId};
+use narad_core::meta::{Command, Heritage, LogPoint};
 use narad_schema::client_capnp::node;
 use narad_schema::peer_capnp::peer;
 use narad_wire::convert::{read_partition_key, write_node};
@@ -72,15 +72,21 @@ impl ControlCalls {
     }
 
     pub(crate) async fn raft_call(&self, params: &peer::RaftParams) -> Result<Vec<u8>, WireFault> {
-        let (kind, body) = {
+        let (kind, body, cluster) = {
             let params = params.get().map_err(malformed)?;
             let body = params.get_body().map_err(malformed)?;
             bounded("bytes of a Raft message", body.len(), RAFT_BODY_MAX_BYTES)?;
-            (params.get_kind(), body.to_vec())
+            let cluster = cluster(params.get_cluster());
+            (params.get_kind(), body.to_vec(), cluster)
         };
         self.ctx
             .control
-            .ask(|answer| ControlRequest::Raft { kind, body, answer })
+            .ask(|answer| ControlRequest::Raft {
+                kind,
+                body,
+                cluster,
+                answer,
+            })
             .await
             .map_err(stopping)?
     }
@@ -136,13 +142,15 @@ impl ControlCalls {
     pub(crate) async fn join_call(
         &self,
         params: &peer::JoinParams,
-    ) -> Result<RaftIndex, WireFault> {
+    ) -> Result<(RaftIndex, Option<ClusterId>), WireFault> {
         let request = read_join(params)?;
-        self.ctx
+        let index = self
+            .ctx
             .control
             .ask(|answer| ControlRequest::Join { request, answer })
             .await
-            .map_err(stopping)?
+            .map_err(stopping)??;
+        Ok((index, self.ctx.cluster()))
     }
 
     pub(crate) async fn transfer_call(
@@ -199,7 +207,12 @@ fn read_beat(params: &peer::HeartbeatParams) -> Result<Beat, WireFault> {
         disk_free_bytes: beat.get_disk_free_bytes(),
         disk_used_bytes: beat.get_disk_used_bytes(),
         partition_bytes,
+        cluster: cluster(beat.get_cluster()),
     })
+}
+
+fn cluster(id: u64) -> Option<ClusterId> {
+    (id != 0).then_some(ClusterId(id))
 }
 
 fn read_join(params: &peer::JoinParams) -> Result<JoinRequest, WireFault> {
@@ -217,6 +230,18 @@ fn read_join(params: &peer::JoinParams) -> Result<JoinRequest, WireFault> {
         shards: request.get_shards(),
         version: text(request.get_version())?,
         founder: request.get_founder(),
+        heritage: Heritage {
+            cluster: cluster(request.get_cluster()),
+            has_log: request.get_has_log(),
+            recovery: match request.get_recovery() {
+                0 => None,
+                id => Some(RecoveryId(id)),
+            },
+            committed: LogPoint {
+                term: RaftTerm(request.get_committed_term()),
+                index: RaftIndex(request.get_committed_index()),
+            },
+        },
     })
 }
 
@@ -279,7 +304,11 @@ macro_rules! control_methods {
             mut results: peer::JoinResults,
         ) -> Result<(), capnp::Error> {
             let outcome = self.calls.join_call(&params).await;
-            answer!(results, outcome, |index| results.get().set_index(index.0));
+            answer!(results, outcome, |(index, cluster)| {
+                let mut builder = results.get();
+                builder.set_index(index.0);
+                builder.set_cluster(cluster.map_or(0, |cluster| cluster.0));
+            });
             Ok(())
         }
 

@@ -208,6 +208,7 @@ impl node::Server for NodeServer {
             builder.set_leader(&view.leader);
             builder.set_term(view.term);
             builder.set_applied(view.applied);
+            builder.set_local(view.local);
             let mut list = builder.init_members(list_len(view.members.len()));
             for (index, member) in (0u32..).zip(&view.members) {
                 write_member(list.reborrow().get(index), member);

@@ -115,5 +115,9 @@ fn words(refusal: &Refusal) -> (String, &'static str) {
             "the partition's assignment changed in the meantime".into(),
             "look at it again and repeat the command if it is still wanted",
         ),
+        Refusal::OtherCluster => (
+            "the cluster has an identity already".into(),
+            "nothing is to be done",
+        ),
     }
 }

@@ -139,7 +139,7 @@ pub(crate) async fn create(
     let state = ctx.state();
     let topic = state
         .topics
-        .get(&TopicId(index.0))
+        .get(&state.topic_id_at(index))
         .ok_or_else(|| faults::internal("create", "the topic was deleted at once"))?;
     Ok(view(topic, &HashMap::new()))
 }

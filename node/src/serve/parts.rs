@@ -6,7 +6,7 @@
 use super::ServeError;
 use crate::admin::AdminServer;
 use crate::config::Config;
-use crate::context::{Farewell, Handle, LeaseCell, NodeContext};
+use crate::context::{ClusterCell, Farewell, Handle, LeaseCell, NodeContext};
 use crate::control::{self, ControlSetup};
 use crate::data_dir::{DataDir, Listeners};
 use crate::limits;
@@ -88,6 +88,7 @@ impl Parts {
             id: config.node_id.clone(),
             incarnation: NodeIncarnation(rand::random::<u64>().max(1)),
             disk: dir.disk(),
+            cluster: ClusterCell::new(dir.cluster()),
             config,
             meta: meta_applied,
             confirmed: confirmed_seen,

@@ -18,6 +18,7 @@ mod removed;
 mod service;
 mod session;
 mod snapshots;
+mod strangers;
 mod watching;
 mod worst_day;
 

@@ -191,6 +191,7 @@ impl<R: Runtime> Client<R> {
                         leader: text(r.get_leader()?)?,
                         term: r.get_term(),
                         applied: r.get_applied(),
+                        local: r.get_local(),
                     })
                 })
                 .await
@@ -372,7 +373,8 @@ impl<R: Runtime> Client<R> {
     }
 
     /// What giving up a dead node for good loses; with `accept_loss` it is given up, and the answer
-    /// says so.
+    /// says so. `deaths` is [`LossView::deaths`] of the list whose loss is accepted; 0 accepts whatever
+    /// it is now.
     ///
     /// # Errors
     /// [`WireError`]; when its outcome is unknown, look with [`Client::members`].
@@ -380,12 +382,14 @@ impl<R: Runtime> Client<R> {
         &self,
         member: &str,
         accept_loss: bool,
+        deaths: u64,
     ) -> Result<(LossView, bool), WireError> {
         let op = async |node: narad_schema::client_capnp::node::Client, _, time| {
             let mut request = node.forget_request();
             let mut params = request.get();
             params.set_node(member);
             params.set_accept_loss(accept_loss);
+            params.set_deaths(deaths);
             call_on(self.runtime(), time, request.send(), |r| {
                 check(r.has_error(), r.get_error())?;
                 Ok((read_loss(r.get_loss()?)?, r.get_done()))

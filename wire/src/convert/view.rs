@@ -3,8 +3,8 @@
 use super::{list_len, text};
 use crate::error::WireError;
 use crate::view::{
-    FreezeSplitView, LossView, LostPartitionView, MemberView, MoveView, NodeView, PartitionView,
-    PlanStepView, TopicSettingsView, TopicView,
+    FreezeSplitView, LossView, LostCopyView, LostPartitionView, MemberView, MoveView, NodeView,
+    PartitionView, PlanStepView, TopicSettingsView, TopicView,
 };
 use narad_schema::client_capnp::{
     freeze_split, loss, member, move_, node_info, partition_info, plan_step, topic, topic_settings,
@@ -290,11 +290,23 @@ pub fn read_loss(reader: loss::Reader<'_>) -> Result<LossView, WireError> {
             topic: text(one.get_topic()?)?,
             partition: one.get_partition(),
             epoch: one.get_epoch(),
-            bytes: one.get_bytes(),
+            // A node that does not say whether it was told means unknown by 0.
+            bytes: (one.get_bytes_told() || one.get_bytes() > 0).then(|| one.get_bytes()),
             target: text(one.get_target()?)?,
         })
     });
+    let copies = reader.get_copies()?.iter().map(|one| {
+        Ok(LostCopyView {
+            topic: text(one.get_topic()?)?,
+            partition: one.get_partition(),
+            epoch: one.get_epoch(),
+            end: text(one.get_end()?)?,
+            from: one.get_from(),
+        })
+    });
     Ok(LossView {
+        copies: copies.collect::<Result<_, WireError>>()?,
+        deaths: reader.get_deaths(),
         partitions: partitions.collect::<Result<_, WireError>>()?,
         inbound: reader.get_inbound(),
         undispatched: reader.get_undispatched(),
@@ -320,9 +332,20 @@ pub fn write_loss(mut builder: loss::Builder<'_>, view: &LossView) {
         slot.set_topic(&one.topic);
         slot.set_partition(one.partition);
         slot.set_epoch(one.epoch);
-        slot.set_bytes(one.bytes);
+        slot.set_bytes(one.bytes.unwrap_or(0));
+        slot.set_bytes_told(one.bytes.is_some());
         slot.set_target(&one.target);
     }
+    let mut list = builder.reborrow().init_copies(list_len(view.copies.len()));
+    for (index, one) in (0u32..).zip(&view.copies) {
+        let mut slot = list.reborrow().get(index);
+        slot.set_topic(&one.topic);
+        slot.set_partition(one.partition);
+        slot.set_epoch(one.epoch);
+        slot.set_end(&one.end);
+        slot.set_from(one.from);
+    }
+    builder.set_deaths(view.deaths);
     let mut notes = builder.init_notes(list_len(view.notes.len()));
     for (index, note) in (0u32..).zip(&view.notes) {
         notes.set(index, note);

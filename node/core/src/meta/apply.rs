@@ -63,6 +63,8 @@ impl MetaState {
                 self.rebalance_paused = *paused;
                 Ok(index)
             }
+            Command::IdentifyCluster { cluster } => self.identify(index, *cluster),
+            Command::Recovered { recovery } => self.recovered(index, *recovery),
         }
     }
 

@@ -10,7 +10,7 @@ use crate::defaults::{
     ALL_PARTITIONS_MAX, LEASE_BOUND_MAX, PARTITIONS_MAX, RECORD_MAX_BYTES, TOPICS_MAX,
     VISIBILITY_MAX_MS,
 };
-use crate::ids::{Epoch, NodeId, PartitionKey, RaftIndex, TopicId, TopicName};
+use crate::ids::{Epoch, NodeId, PartitionKey, RaftIndex, TopicName};
 use crate::meta::{Assignment, Command, MetaState, Refusal, Topic, TopicSettings};
 use alloc::format;
 use alloc::sync::Arc;
@@ -96,7 +96,7 @@ impl MetaState {
         if owners.is_empty() {
             return Err(Refusal::NoReceiver);
         }
-        let id = TopicId(index.0);
+        let id = self.topic_id_at(index);
         let partitions: Vec<Assignment> = owners
             .into_iter()
             .map(|owner| Assignment {

@@ -4,10 +4,10 @@
 //! means the same whenever it is applied.
 
 use crate::ids::{
-    DeathGeneration, Epoch, HandoffId, MoveId, NodeId, NodeIncarnation, Offset, PartitionKey,
-    RaftIndex, TopicId, TopicName,
+    ClusterId, DeathGeneration, Epoch, HandoffId, MoveId, NodeId, NodeIncarnation, Offset,
+    PartitionKey, RaftIndex, TopicId, TopicName,
 };
-use crate::meta::{Setting, TopicSettings};
+use crate::meta::{Recovery, Setting, TopicSettings};
 use alloc::string::String;
 use alloc::vec::Vec;
 use core::fmt;
@@ -212,6 +212,16 @@ pub enum Command {
         /// New value.
         paused: bool,
     },
+    /// Give the cluster its identity, once: what a new leader does first where there is none.
+    IdentifyCluster {
+        /// The identity.
+        cluster: ClusterId,
+    },
+    /// A lost quorum was replaced. Written into the log of the chosen survivor while it does not run.
+    Recovered {
+        /// Which replacement, and what of the log was kept.
+        recovery: Recovery,
+    },
 }
 
 /// What applying a command answered.
@@ -221,7 +231,7 @@ pub enum Reply {
     /// It took effect (or had taken effect already, where that is the same) at this log index.
     Done {
         /// The log index: for SetTarget the move id, for BeginHandoff the handoff id, for
-        /// CreateTopic the incarnation.
+        /// CreateTopic that of [`topic_id_at`](crate::meta::MetaState::topic_id_at).
         index: RaftIndex,
     },
     /// A guard refused it; nothing changed.
@@ -299,6 +309,8 @@ pub enum Refusal {
         /// When it changed.
         changed: RaftIndex,
     },
+    /// The cluster has another identity (final).
+    OtherCluster,
 }
 
 impl Refusal {
@@ -328,7 +340,8 @@ impl Refusal {
             | Self::HandoffRecorded
             | Self::OwnerDead
             | Self::TargetHoldsOldCopy
-            | Self::TargetIsOwner => false,
+            | Self::TargetIsOwner
+            | Self::OtherCluster => false,
         }
     }
 }
@@ -388,6 +401,7 @@ impl fmt::Display for Refusal {
             Self::ChangedSince { changed } => {
                 write!(f, "the partition changed at {changed}; look again and decide anew")
             }
+            Self::OtherCluster => f.write_str("the cluster has an identity already"),
         }
     }
 }

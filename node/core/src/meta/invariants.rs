@@ -35,7 +35,7 @@ impl MetaState {
             if topic.id != *id || self.names.get(&topic.name) != Some(id) {
                 return Err(format!("topic {} is not under its name", topic.name));
             }
-            if topic.partitions.is_empty() || id.0 > self.applied.0 {
+            if topic.partitions.is_empty() || !self.covers(*id) {
                 return Err(format!("topic {} is empty or of the future", topic.name));
             }
         }

@@ -12,6 +12,7 @@ mod apply_move;
 mod apply_topic;
 mod changes;
 mod command;
+mod heritage;
 mod invariants;
 mod placement;
 mod state;
@@ -20,6 +21,7 @@ mod state;
 pub(crate) mod tests;
 
 pub use command::{Command, Refusal, Reply};
+pub use heritage::{Heritage, LogPoint, Recovery, Stranger};
 pub use state::{
     Assignment, EndedEpoch, EpochEnd, Holdings, Member, MemberStatus, MetaState, MoveTarget,
     Setting, Topic, TopicSettings,

@@ -3,9 +3,10 @@
 //! What this file keeps true: cloning a state is cheap (topics and members are shared until they
 //! change), because every applied version is handed to all shards.
 
+use super::heritage::Recovery;
 use crate::ids::{
-    DeathGeneration, Epoch, HandoffId, MoveId, NodeId, NodeIncarnation, Offset, PartitionIndex,
-    PartitionKey, RaftIndex, TopicId, TopicName,
+    ClusterId, DeathGeneration, Epoch, HandoffId, MoveId, NodeId, NodeIncarnation, Offset,
+    PartitionIndex, PartitionKey, RaftIndex, TopicId, TopicName,
 };
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::string::String;
@@ -277,6 +278,13 @@ pub struct MetaState {
     pub throttle_bytes_per_s: Option<u64>,
     /// The planner sets no targets while true.
     pub rebalance_paused: bool,
+    /// Which cluster this is; `None` in one that was founded before clusters had identities, until
+    /// its leader gives it one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cluster: Option<ClusterId>,
+    /// Lost quorums that were replaced, oldest first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub recoveries: Vec<Recovery>,
 }
 
 impl MetaState {

@@ -232,7 +232,7 @@ impl World {
             }
             Command::CancelHandoff { .. } => self.count.cancels += 1,
             Command::CreateTopic { .. } => {
-                let topic = narad_core::ids::TopicId(self.last().applied.0);
+                let topic = self.last().topic_id_at(self.last().applied);
                 self.add_topic(topic);
             }
             Command::RemoveMember { id, .. } => {

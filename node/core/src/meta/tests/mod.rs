@@ -1,6 +1,7 @@
 //! Tests of the metadata machine: each guard by a case, all of them together by random commands.
 
 mod forget;
+mod heritage;
 mod members;
 mod moves;
 mod random;
@@ -65,7 +66,8 @@ impl World {
     }
 
     pub(crate) fn topic(&mut self, name_: &str, partitions: u32, parent: Option<&str>) -> TopicId {
-        TopicId(self.done(create(name_, partitions, parent)))
+        let index = self.done(create(name_, partitions, parent));
+        self.state.topic_id_at(RaftIndex(index))
     }
 
     pub(crate) fn owners(&self, topic: TopicId) -> alloc::vec::Vec<NodeId> {
