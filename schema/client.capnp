@@ -22,8 +22,8 @@ interface Node {
               visibilityMs :UInt32 = 0, localOnly :Bool = false)
       -> (records :List(Delivery), error :Common.Error, receipt :Receipt);
   # Leases up to maxRecords. waitMs > 0 parks until something is there (at most 60000). visibilityMs
-  # 0: the topic's setting. localOnly: only partitions that this node owns. receipt: see there; null
-  # when nothing was leased.
+  # 0: the topic's setting; at most 43200000 (12 h), more is invalid. localOnly: only partitions that
+  # this node owns. receipt: see there; null when nothing was leased.
 
   ack @3 (topic :Text, leases :List(Lease), localOnly :Bool = false)
       -> (results :List(LeaseResult), error :Common.Error);
@@ -31,9 +31,10 @@ interface Node {
   # another node's partition is answered notOwner instead.
   nack @4 (topic :Text, leases :List(Lease), delayMs :UInt32 = 0, localOnly :Bool = false)
       -> (results :List(LeaseResult), error :Common.Error);
-  # Gives records back for delivery after delayMs.
+  # Gives records back for delivery after delayMs: at most 43200000 (12 h), more is invalid.
   extend @5 (topic :Text, leases :List(Lease), visibilityMs :UInt32, localOnly :Bool = false)
       -> (results :List(LeaseResult), error :Common.Error);
+  # Keeps leases for visibilityMs from now: 1 to 43200000 (12 h), anything else is invalid.
 
   replay @6 (topic :Text, partition :UInt32, from :UInt64, to :UInt64 = 0xffffffffffffffff,
              maxRecords :UInt32 = 1000, maxBytes :UInt32 = 1048576, localOnly :Bool = false,

@@ -3,21 +3,26 @@
 //! What this file keeps true: from the moment a record is leased until its caller has the answer,
 //! something holds it that gives it back ([`Handed`]): the branch that another one beat, the call
 //! that was dropped, the receipt of the answer; a poll of another node is never cut off while it
-//! may have leased something.
+//! may have leased something; one node that hangs keeps no caller from what the others have.
 
 use crate::messages::{Delivered, ShardRequest};
 use crate::metrics::{ConsumeLabel, ConsumeOutcome};
 use crate::rpc::handed::{Handed, Receipt};
+use crate::rpc::hedge::first_of;
+use crate::rpc::leases;
 use crate::rpc::node::NodeServer;
 use crate::rpc::reply::{malformed, stopping, text};
-use crate::shard::limits::{ANSWERS_OWED_MAX, PEER_CALL_MS, REMOTE_PARK_MS, REMOTE_POLLS_MAX};
+use crate::shard::limits::{
+    ANSWERS_OWED_MAX, PEER_CALL_MS, REMOTE_HURRY_MS, REMOTE_NOW_MS, REMOTE_PARK_MS,
+    REMOTE_POLLS_MAX,
+};
 use crate::shard::lookup::lookup;
 use crate::shard::peers::{self, RemoteConsume, as_wire};
 use crate::shard::shard::Shard;
 use crate::shard::task;
 use futures::future::Either;
 use futures::stream::{FuturesUnordered, StreamExt};
-use narad_core::ids::TopicId;
+use narad_core::ids::{NodeId, TopicId};
 use narad_core::meta::{Member, MemberStatus};
 use narad_schema::client_capnp::node;
 use narad_wire::convert::{list_len, write_record};
@@ -156,7 +161,7 @@ async fn lease(server: &NodeServer, params: &node::ConsumeParams) -> Result<Got,
     let until = Instant::now() + Duration::from_millis(u64::from(wait_ms));
     let mut got = local_now(shard, &want).await?;
     if got.records.is_empty() && !local_only {
-        got = remote_now(shard, &want).await;
+        got = remote_now(shard, &want, wait_ms > 0).await;
     }
     if got.records.is_empty() && wait_ms > 0 {
         drop(permit);
@@ -173,7 +178,7 @@ fn read(params: &node::ConsumeParams) -> Result<(Want, u32, bool), WireFault> {
         topic: TopicId(0),
         max_records: (params.get_max_records() as usize).clamp(1, BATCH_MAX_RECORDS),
         max_bytes: (params.get_max_bytes() as usize).clamp(1, READ_MAX_BYTES),
-        visibility_ms: params.get_visibility_ms(),
+        visibility_ms: leases::visibility(params.get_visibility_ms())?,
     };
     Ok((
         want,
@@ -279,14 +284,23 @@ impl Poll {
     }
 }
 
-async fn remote_now(shard: &Rc<Shard>, want: &Want) -> Got {
-    for member in remote_owners(shard, want.topic) {
-        let got = Poll::start(shard, member, want, 0).wait().await;
-        if !got.records.is_empty() {
-            return got;
-        }
-    }
-    Got::nothing(shard, want.topic)
+/// Asks the other owners for what they have now. A caller who waits for more is soon let go on to that:
+/// whoever has not answered is asked there as well.
+async fn remote_now(shard: &Rc<Shard>, want: &Want, waits: bool) -> Got {
+    let polls = remote_owners(shard, want.topic)
+        .into_iter()
+        .take(REMOTE_POLLS_MAX)
+        .map(|member| async move {
+            let got = Poll::start(shard, member, want, 0).wait().await;
+            (!got.records.is_empty()).then_some(got)
+        });
+    let hurry = Duration::from_millis(REMOTE_HURRY_MS);
+    let patience = match waits {
+        true => hurry,
+        false => Duration::from_millis(REMOTE_NOW_MS),
+    };
+    let found = first_of(polls, hurry, patience).await;
+    found.unwrap_or_else(|| Got::nothing(shard, want.topic))
 }
 
 /// Waits for the first record anywhere.
@@ -328,34 +342,50 @@ async fn parked(
     }
 }
 
-/// Short polls of the other owners, looked up anew each time: partitions move.
+/// Short polls of the other owners, who are looked up anew each time: partitions move. Each is asked
+/// again when its own poll has ended, however long another one's takes.
 async fn parked_elsewhere(shard: &Rc<Shard>, want: &Want, until: Instant) -> Got {
+    let mut polls = FuturesUnordered::new();
+    let mut asked = BTreeSet::new();
     loop {
         let left = until.saturating_duration_since(Instant::now());
         if left.is_zero() {
             return Got::nothing(shard, want.topic);
         }
         let slice = left.min(Duration::from_millis(u64::from(REMOTE_PARK_MS)));
-        let wait_ms = u32::try_from(slice.as_millis())
-            .unwrap_or(REMOTE_PARK_MS)
-            .max(1);
-        let began = Instant::now();
-        let mut polls: FuturesUnordered<_> = remote_owners(shard, want.topic)
-            .into_iter()
-            .take(REMOTE_POLLS_MAX)
-            .map(|member| Poll::start(shard, member, want, wait_ms).wait())
-            .collect();
-        while let Some(got) = polls.next().await {
-            if !got.records.is_empty() {
-                return got;
+        for member in remote_owners(shard, want.topic) {
+            if asked.len() < REMOTE_POLLS_MAX && asked.insert(member.id.clone()) {
+                polls.push(parked_poll(shard, member, want, slice));
             }
         }
-        // Nobody to ask, or all answered early (an error): no busy loop.
-        let rest = slice.saturating_sub(began.elapsed());
-        if !rest.is_zero() {
-            glommio::timer::sleep(rest).await;
+        let sleep = Box::pin(glommio::timer::sleep(slice));
+        match futures::future::select(polls.next(), sleep).await {
+            Either::Left((Some((_, got)), _)) if !got.records.is_empty() => return got,
+            Either::Left((Some((id, _)), _)) => drop(asked.remove(&id)),
+            // Nobody to ask; somebody may be soon.
+            Either::Left((None, sleep)) => sleep.await,
+            Either::Right(_) => {}
         }
     }
+}
+
+/// One of those polls, and whom it asked; one that is answered early with nothing (an error) takes its
+/// time all the same, so that there is no busy loop.
+async fn parked_poll(
+    shard: &Rc<Shard>,
+    member: Arc<Member>,
+    want: &Want,
+    slice: Duration,
+) -> (NodeId, Got) {
+    let (id, began) = (member.id.clone(), Instant::now());
+    let wait_ms = u32::try_from(slice.as_millis())
+        .unwrap_or(REMOTE_PARK_MS)
+        .max(1);
+    let got = Poll::start(shard, member, want, wait_ms).wait().await;
+    if got.records.is_empty() {
+        glommio::timer::sleep(slice.saturating_sub(began.elapsed())).await;
+    }
+    (id, got)
 }
 
 /// Writes what was leased. Until the caller releases the receipt, or with it the answer, the leases

@@ -12,6 +12,7 @@ use crate::shard::lookup::lookup;
 use crate::shard::peers::{self, as_wire};
 use crate::shard::shard::Shard;
 use futures::future::{Either, join_all};
+use narad_core::defaults::VISIBILITY_MAX_MS;
 use narad_core::ids::{Nonce, Offset, PartitionIndex, PartitionKey, ShardIndex, WallMs};
 use narad_core::meta::{Member, Topic};
 use narad_schema::client_capnp::{lease, lease_result, node};
@@ -47,6 +48,23 @@ fn read_leases(
         .collect())
 }
 
+/// A length of time that a caller names for its leases, in ms.
+fn bounded(name: &str, ms: u32, least: u32) -> Result<u64, WireFault> {
+    let ms = u64::from(ms);
+    if ms < u64::from(least) || ms > VISIBILITY_MAX_MS {
+        return Err(faults::invalid(
+            format!("{name} must be {least} to {VISIBILITY_MAX_MS}, not {ms}"),
+            "name a length of time in ms; a record that is out longer is better left to come again",
+        ));
+    }
+    Ok(ms)
+}
+
+/// The visibility that a consumer names; 0: the topic's.
+pub(crate) fn visibility(ms: u32) -> Result<u32, WireFault> {
+    bounded("visibilityMs", ms, 0).map(|_| ms)
+}
+
 /// `ack`.
 pub(crate) async fn ack(
     server: &NodeServer,
@@ -75,7 +93,7 @@ pub(crate) async fn nack(
         (
             text(params.get_topic())?,
             read_leases(params.get_leases().map_err(malformed)?)?,
-            u64::from(params.get_delay_ms()),
+            bounded("delayMs", params.get_delay_ms(), 0)?,
             params.get_local_only(),
         )
     };
@@ -94,19 +112,10 @@ pub(crate) async fn extend(
         (
             text(params.get_topic())?,
             read_leases(params.get_leases().map_err(malformed)?)?,
-            u64::from(params.get_visibility_ms()),
+            bounded("visibilityMs", params.get_visibility_ms(), 1)?,
             params.get_local_only(),
         )
     };
-    if visibility_ms == 0 || visibility_ms > narad_core::defaults::VISIBILITY_MAX_MS {
-        return Err(faults::invalid(
-            format!(
-                "visibilityMs must be 1 to {}, not {visibility_ms}",
-                narad_core::defaults::VISIBILITY_MAX_MS
-            ),
-            "name the time from now for which the lease is to last",
-        ));
-    }
     let settle = Settle::Extend { visibility_ms };
     route(&server.shard, &topic, settle, leases, local_only).await
 }
@@ -304,5 +313,27 @@ pub(crate) fn fill_replay(mut builder: node::replay_results::Builder<'_>, batch:
         let mut one = list.reborrow().get(index);
         one.set_offset(offset.0);
         write_record(one.init_record(), as_wire(record.get()));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use narad_wire::error::ErrorCode;
+
+    #[test]
+    fn times_of_leases_are_bounded_everywhere() {
+        let max = u32::try_from(VISIBILITY_MAX_MS).expect("twelve hours");
+        assert_eq!(bounded("visibilityMs", max, 1), Ok(VISIBILITY_MAX_MS));
+        assert_eq!(bounded("delayMs", 0, 0), Ok(0));
+        assert_eq!(visibility(0), Ok(0));
+        let wrong = [
+            bounded("visibilityMs", 0, 1).err(),
+            bounded("delayMs", max + 1, 0).err(),
+            visibility(max + 1).err(),
+        ];
+        for fault in wrong {
+            assert_eq!(fault.map(|fault| fault.code), Some(ErrorCode::Invalid));
+        }
     }
 }

@@ -12,6 +12,7 @@ pub(crate) mod control;
 mod copies;
 mod gate;
 mod handed;
+mod hedge;
 mod leases;
 mod moves;
 mod node;

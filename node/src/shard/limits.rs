@@ -110,6 +110,11 @@ pub(crate) const PARK_MIN_MS: u64 = 10;
 pub(crate) const PARK_SLICE_MS: u64 = 1_000;
 /// How long one poll of another node parks there, in ms.
 pub(crate) const REMOTE_PARK_MS: u32 = 500;
+/// A poll of another node that is to answer at once, and does not for this long, in ms, holds the poll of
+/// the next one up no longer: far longer than an answer from memory takes.
+pub(crate) const REMOTE_HURRY_MS: u64 = 50;
+/// How long a consumer that does not want to wait waits for the last of the other nodes, in ms.
+pub(crate) const REMOTE_NOW_MS: u64 = 1_000;
 /// Most other nodes that one parked consumer polls at once.
 pub(crate) const REMOTE_POLLS_MAX: usize = 16;
 
@@ -166,4 +171,5 @@ const _: () = {
     assert!(SOURCE_TICK_MS * 8 <= FREEZE_TTL_MS);
     assert!(PEER_CALL_MS > HEARTBEAT_MS);
     assert!((REMOTE_PARK_MS as u64) < PEER_CALL_MS);
+    assert!(REMOTE_HURRY_MS < REMOTE_NOW_MS && REMOTE_NOW_MS < PEER_CALL_MS);
 };
