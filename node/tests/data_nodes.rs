@@ -9,9 +9,12 @@ use client::{ask, drain, text, three_nodes, topic, value, with_client};
 use narad_core::ids::{Offset, PartitionIndex};
 use narad_wire::client::calls::ReplayRequest;
 use narad_wire::client::{Client, Produced, TopicSettingsView};
-use narad_wire::convert::Record;
+use narad_wire::convert::{Record, check};
+use narad_wire::error::ErrorCode;
+use narad_wire::rpc;
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
+use support::PATIENCE;
 
 #[test]
 fn any_node_takes_any_record_and_any_node_delivers_it() {
@@ -148,6 +151,23 @@ fn records_for_a_stopped_owner_wait_in_the_wal_and_arrive_when_it_is_back() {
     // shards, so one of them adopts the other's WAL.
     let first = cluster.nodes[0].id.clone();
     cluster.node(&first).kill();
+    // The one that is left knows of no such topic, and cannot know whether there is one.
+    let alone = cluster.nodes.iter_mut().find_map(|node| {
+        let left = node.runs();
+        left.then(|| node.addr())
+    });
+    with_client(alone.into_iter().collect(), async |client| {
+        let addr = client.servers()[0].to_string();
+        let node = rpc::connect(&addr, PATIENCE).await.expect("it listens");
+        let mut request = node.produce_request();
+        request.get().set_topic("nowhere");
+        request.get().init_records(1).get(0).set_value(b"x");
+        let refused = rpc::call(PATIENCE, request.send(), |answer| {
+            check(answer.has_error(), answer.get_error())
+        });
+        let refused = refused.await.expect_err("nobody knows the topic");
+        assert_eq!(refused.code(), Some(ErrorCode::Unavailable), "{refused}");
+    });
     cluster.node(&first).set("--shards", "1");
     cluster.node(&first).start();
     cluster.node(&owner).start();

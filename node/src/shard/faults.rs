@@ -17,6 +17,16 @@ pub(crate) fn unknown_topic(name: &str) -> WireFault {
     .hint("create it first: narad topic create NAME --partitions N")
 }
 
+/// No topic of this name is known here, and nobody can say whether there is one.
+pub(crate) fn unconfirmed_topic(name: &str, why: impl std::fmt::Display) -> WireFault {
+    WireFault::new(
+        ErrorCode::Unavailable,
+        format!("no topic {name:?} is known here, and no leader could confirm that: {why}"),
+    )
+    .hint("try again shortly, or at another node")
+    .retry_after_ms(200)
+}
+
 /// The topic incarnation is gone.
 pub(crate) fn topic_gone(key: PartitionKey) -> WireFault {
     WireFault::new(

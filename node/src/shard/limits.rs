@@ -3,10 +3,10 @@
 //! What this file keeps true: no queue, task set, retry or wait of a shard is without a number
 //! here, and numbers that depend on one another are tied by assertions.
 
-use narad_core::defaults::{FREEZE_TTL_MS, HEARTBEAT_MS, RECORD_MAX_BYTES};
+use narad_core::defaults::{ELECTION_MAX_MS, FREEZE_TTL_MS, HEARTBEAT_MS, RECORD_MAX_BYTES};
 use narad_core::dispatch;
 use narad_storage::limits::{GROUP_BYTES, MAX_FRAME_PAYLOAD_BYTES, MAX_FRAME_RECORDS};
-use narad_wire::limits::{BATCH_MAX_BYTES, BATCH_MAX_RECORDS, READ_MAX_BYTES};
+use narad_wire::limits::{BATCH_MAX_BYTES, BATCH_MAX_RECORDS, CLIENT_ATTEMPT_MS, READ_MAX_BYTES};
 
 /// Requests of one shard that may be worked on at once; further ones wait in its channel. Parked
 /// consumers are not among them.
@@ -55,6 +55,9 @@ pub(crate) const PARKED_PER_CONNECTION: usize = 1_024;
 /// records or moves a partition must never wait behind it.
 pub(crate) const PARKED_MAX: usize = 2_048;
 
+/// Longest that the look-up of a topic that is not known here waits for a leader, in ms: longer than an
+/// election takes, shorter than a client's patience with one node.
+pub(crate) const LOOKUP_WAIT_MS: u64 = 3_000;
 /// Longest that a first append waits for its log to be made and told to Raft, in ms; afterwards the
 /// records go through the ingress WAL while the log is being made.
 pub(crate) const OPEN_WAIT_MS: u64 = 2_000;
@@ -170,6 +173,7 @@ const _: () = {
     assert!(FRONTIER_FLUSH_MS * 2 <= 100);
     assert!(SOURCE_TICK_MS * 8 <= FREEZE_TTL_MS);
     assert!(PEER_CALL_MS > HEARTBEAT_MS);
+    assert!(ELECTION_MAX_MS < LOOKUP_WAIT_MS && LOOKUP_WAIT_MS < CLIENT_ATTEMPT_MS);
     assert!((REMOTE_PARK_MS as u64) < PEER_CALL_MS);
     assert!(REMOTE_HURRY_MS < REMOTE_NOW_MS && REMOTE_NOW_MS < PEER_CALL_MS);
 };

@@ -1,14 +1,22 @@
 //! From a topic's name to its incarnation.
 //!
 //! What this file keeps true: a name that is not known here is looked up once more after a barrier,
-//! so that a topic made through another node is found; known names never wait for anybody.
+//! so that a topic made through another node is found; known names never wait for anybody; that there
+//! is no such topic, for which producers give records up, is said only where a leader confirmed it.
 
 use crate::context::NodeContext;
 use crate::shard::faults;
+use crate::shard::limits::LOOKUP_WAIT_MS;
+use futures::future::{Either, select};
+use glommio::timer::sleep;
 use narad_core::ids::TopicName;
 use narad_core::meta::{MetaState, Topic};
 use narad_wire::error::WireFault;
+use std::pin::pin;
 use std::sync::Arc;
+use std::time::Duration;
+
+const WAIT: Duration = Duration::from_millis(LOOKUP_WAIT_MS);
 
 /// A topic's name, checked.
 pub(crate) fn topic_name(name: &str) -> Result<TopicName, WireFault> {
@@ -34,10 +42,13 @@ pub(crate) async fn lookup(ctx: &NodeContext, name: &str) -> Result<Arc<Topic>, 
     topic_name(name)?;
     match topic_of(&ctx.state(), name) {
         Ok(topic) => Ok(topic),
-        Err(fault) => match ctx.barrier().await {
-            Ok(_) => topic_of(&ctx.state(), name),
-            // Without a leader nobody can tell more than this node knows.
-            Err(_) => Err(fault),
+        Err(_) => match select(pin!(ctx.barrier()), pin!(sleep(WAIT))).await {
+            Either::Left((Ok(_), _)) => topic_of(&ctx.state(), name),
+            Either::Left((Err(error), _)) => Err(faults::unconfirmed_topic(name, error)),
+            Either::Right(_) => {
+                let why = format!("no answer within {LOOKUP_WAIT_MS} ms");
+                Err(faults::unconfirmed_topic(name, why))
+            }
         },
     }
 }
