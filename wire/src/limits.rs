@@ -22,17 +22,23 @@ pub const READ_MAX_BYTES: usize = 4 << 20;
 /// Longest park of a long poll, in ms.
 pub const WAIT_MAX_MS: u32 = 60_000;
 
-/// Traversal limit of a message, in words of 8 bytes. The library's default of 64 MiB ends the
-/// *connection* when a large batch is read; this one leaves room for reading the largest batch
-/// several times over and still bounds what a hostile message can make us walk or allocate.
-pub const TRAVERSAL_LIMIT_WORDS: usize = (256 << 20) / 8;
+/// What a record takes in a message beside its key and value, at most: its place in the list, and the
+/// padding of both.
+pub const RECORD_WIRE_BYTES: usize = 40;
+/// Longest answer that is read, and most of it that is walked over, in words of 8 bytes. The library's
+/// default of 64 MiB ends the *connection* of whoever asks for all topics of a large cluster.
+pub const ANSWER_LIMIT_WORDS: usize = (256 << 20) / 8;
+/// The same for the calls that a node serves. The message is in memory before anybody can say that it is too
+/// large, for each connection one; so this is no more than leaves room for a batch of several times the
+/// size that is allowed, which is then answered in words.
+pub const CALL_LIMIT_WORDS: usize = (32 << 20) / 8;
 /// Deepest nesting of a message; the interfaces nest to less than ten.
 pub const NESTING_LIMIT: i32 = 32;
 
 const _: () = {
-    assert!(TRAVERSAL_LIMIT_WORDS * 8 >= 16 * BATCH_MAX_BYTES);
-    assert!(TRAVERSAL_LIMIT_WORDS * 8 >= 16 * RAFT_BODY_MAX_BYTES);
-    assert!(TRAVERSAL_LIMIT_WORDS * 8 >= 16 * READ_MAX_BYTES);
+    assert!(CALL_LIMIT_WORDS * 8 >= 6 * (BATCH_MAX_BYTES + BATCH_MAX_RECORDS * RECORD_WIRE_BYTES));
+    assert!(CALL_LIMIT_WORDS * 8 >= 6 * RAFT_BODY_MAX_BYTES);
+    assert!(ANSWER_LIMIT_WORDS * 8 >= 16 * READ_MAX_BYTES);
 };
 
 /// Idle time before the kernel probes a silent RPC connection, in s.

@@ -1,7 +1,7 @@
 //! Cap'n Proto connections: both sides, over any stream, and their glommio shortcuts.
 //!
-//! What this file keeps true: both halves are buffered, the traversal limit is raised (the default
-//! ends the connection when a large batch is read), and the end of a connection is noticed at
+//! What this file keeps true: both halves are buffered, the length of messages is bounded by what a call
+//! and an answer may need, and the end of a connection is noticed at
 //! once, not at the next call ([`Link::is_closed`]).
 //!
 //! Cancellation: dropping the future of a call cancels the handler at the server at an unknown

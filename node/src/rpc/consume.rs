@@ -13,8 +13,8 @@ use crate::rpc::leases;
 use crate::rpc::node::NodeServer;
 use crate::rpc::reply::{malformed, stopping, text};
 use crate::shard::limits::{
-    ANSWERS_OWED_MAX, PEER_CALL_MS, REMOTE_HURRY_MS, REMOTE_NOW_MS, REMOTE_PARK_MS,
-    REMOTE_POLLS_MAX,
+    ANSWERS_OWED_MAX, CALL_COST_BYTES, PEER_CALL_MS, REMOTE_HURRY_MS, REMOTE_NOW_MS,
+    REMOTE_PARK_MS, REMOTE_POLLS_MAX,
 };
 use crate::shard::lookup::lookup;
 use crate::shard::peers::{self, RemoteConsume, as_wire};
@@ -136,7 +136,7 @@ impl Drop for Branch {
 /// Answers one call.
 pub(crate) async fn call(
     server: &NodeServer,
-    params: &node::ConsumeParams,
+    params: node::ConsumeParams,
 ) -> Result<Got, WireFault> {
     let began = Instant::now();
     let answer = lease(server, params).await;
@@ -152,10 +152,15 @@ pub(crate) async fn call(
     answer
 }
 
-async fn lease(server: &NodeServer, params: &node::ConsumeParams) -> Result<Got, WireFault> {
+async fn lease(server: &NodeServer, params: node::ConsumeParams) -> Result<Got, WireFault> {
+    let (mut want, wait_ms, local_only) = read(&params)?;
+    // What waits for its turn is counted, and has let go of its message.
+    drop(params);
+    let rooms = &server.shard.rooms;
+    let room = rooms.calls.enter(want.name.len() + CALL_COST_BYTES)?;
     let permit = server.gate.enter().await?;
     server.line.room(ANSWERS_OWED_MAX).await;
-    let (mut want, wait_ms, local_only) = read(params)?;
+    drop(room);
     let shard = &server.shard;
     want.topic = lookup(&shard.ctx, &want.name).await?.id;
     let until = Instant::now() + Duration::from_millis(u64::from(wait_ms));

@@ -7,7 +7,7 @@ use crate::messages::{LeaseRef, ReplayBatch, ReplayRange, Settle, ShardRequest};
 use crate::rpc::node::NodeServer;
 use crate::rpc::reply::{malformed, stopping, text};
 use crate::shard::faults;
-use crate::shard::limits::{ANSWERS_OWED_MAX, PEER_CALL_MS};
+use crate::shard::limits::{ANSWERS_OWED_MAX, CALL_COST_BYTES, PEER_CALL_MS};
 use crate::shard::lookup::lookup;
 use crate::shard::peers::{self, as_wire};
 use crate::shard::shard::Shard;
@@ -65,59 +65,76 @@ pub(crate) fn visibility(ms: u32) -> Result<u32, WireFault> {
     bounded("visibilityMs", ms, 0).map(|_| ms)
 }
 
+/// What a call asks to be done with leases.
+struct Asked {
+    topic: String,
+    settle: Settle,
+    leases: Vec<LeaseRef>,
+    local_only: bool,
+}
+
+/// Copied out of its message, which is gone when the call waits for its turn.
+async fn settle(server: &NodeServer, asked: Asked) -> Result<Settled, WireFault> {
+    let cost = asked.topic.len() + size_of_val(asked.leases.as_slice()) + CALL_COST_BYTES;
+    let _room = server.shard.rooms.calls.enter(cost)?;
+    let _permit = server.gate.enter().await?;
+    route(&server.shard, asked).await
+}
+
 /// `ack`.
 pub(crate) async fn ack(
     server: &NodeServer,
-    params: &node::AckParams,
+    params: node::AckParams,
 ) -> Result<Settled, WireFault> {
-    let _permit = server.gate.enter().await?;
-    let (topic, leases, local_only) = {
+    let asked = {
         let params = params.get().map_err(malformed)?;
-        (
-            text(params.get_topic())?,
-            read_leases(params.get_leases().map_err(malformed)?)?,
-            params.get_local_only(),
-        )
+        Asked {
+            topic: text(params.get_topic())?,
+            settle: Settle::Ack,
+            leases: read_leases(params.get_leases().map_err(malformed)?)?,
+            local_only: params.get_local_only(),
+        }
     };
-    route(&server.shard, &topic, Settle::Ack, leases, local_only).await
+    drop(params);
+    settle(server, asked).await
 }
 
 /// `nack`.
 pub(crate) async fn nack(
     server: &NodeServer,
-    params: &node::NackParams,
+    params: node::NackParams,
 ) -> Result<Settled, WireFault> {
-    let _permit = server.gate.enter().await?;
-    let (topic, leases, delay_ms, local_only) = {
+    let asked = {
         let params = params.get().map_err(malformed)?;
-        (
-            text(params.get_topic())?,
-            read_leases(params.get_leases().map_err(malformed)?)?,
-            bounded("delayMs", params.get_delay_ms(), 0)?,
-            params.get_local_only(),
-        )
+        let delay_ms = bounded("delayMs", params.get_delay_ms(), 0)?;
+        Asked {
+            topic: text(params.get_topic())?,
+            settle: Settle::Nack { delay_ms },
+            leases: read_leases(params.get_leases().map_err(malformed)?)?,
+            local_only: params.get_local_only(),
+        }
     };
-    let settle = Settle::Nack { delay_ms };
-    route(&server.shard, &topic, settle, leases, local_only).await
+    drop(params);
+    settle(server, asked).await
 }
 
 /// `extend`.
 pub(crate) async fn extend(
     server: &NodeServer,
-    params: &node::ExtendParams,
+    params: node::ExtendParams,
 ) -> Result<Settled, WireFault> {
-    let _permit = server.gate.enter().await?;
-    let (topic, leases, visibility_ms, local_only) = {
+    let asked = {
         let params = params.get().map_err(malformed)?;
-        (
-            text(params.get_topic())?,
-            read_leases(params.get_leases().map_err(malformed)?)?,
-            bounded("visibilityMs", params.get_visibility_ms(), 1)?,
-            params.get_local_only(),
-        )
+        let visibility_ms = bounded("visibilityMs", params.get_visibility_ms(), 1)?;
+        Asked {
+            topic: text(params.get_topic())?,
+            settle: Settle::Extend { visibility_ms },
+            leases: read_leases(params.get_leases().map_err(malformed)?)?,
+            local_only: params.get_local_only(),
+        }
     };
-    let settle = Settle::Extend { visibility_ms };
-    route(&server.shard, &topic, settle, leases, local_only).await
+    drop(params);
+    settle(server, asked).await
 }
 
 /// Where a lease's partition is.
@@ -127,13 +144,14 @@ enum Place {
     Node(usize),
 }
 
-async fn route(
-    shard: &Rc<Shard>,
-    name: &str,
-    settle: Settle,
-    leases: Vec<LeaseRef>,
-    local_only: bool,
-) -> Result<Settled, WireFault> {
+async fn route(shard: &Rc<Shard>, asked: Asked) -> Result<Settled, WireFault> {
+    let Asked {
+        topic: name,
+        settle,
+        leases,
+        local_only,
+    } = asked;
+    let name = name.as_str();
     let topic = lookup(&shard.ctx, name).await?;
     let state = shard.ctx.state();
     let mut results: Vec<Option<Result<(), WireFault>>> = vec![None; leases.len()];
@@ -247,10 +265,8 @@ pub(crate) fn fill(
 /// `replay`.
 pub(crate) async fn replay(
     server: &NodeServer,
-    params: &node::ReplayParams,
+    params: node::ReplayParams,
 ) -> Result<ReplayBatch, WireFault> {
-    let _permit = server.gate.enter().await?;
-    server.line.room(ANSWERS_OWED_MAX).await;
     let (name, range, local_only) = {
         let params = params.get().map_err(malformed)?;
         let range = ReplayRange {
@@ -263,6 +279,14 @@ pub(crate) async fn replay(
         };
         (text(params.get_topic())?, range, params.get_local_only())
     };
+    drop(params);
+    let _room = server
+        .shard
+        .rooms
+        .calls
+        .enter(name.len() + CALL_COST_BYTES)?;
+    let _permit = server.gate.enter().await?;
+    server.line.room(ANSWERS_OWED_MAX).await;
     let shard = &server.shard;
     let topic = lookup(&shard.ctx, &name).await?;
     let key = PartitionKey {

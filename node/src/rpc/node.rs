@@ -67,7 +67,7 @@ impl node::Server for NodeServer {
         params: node::ConsumeParams,
         mut results: node::ConsumeResults,
     ) -> Result<(), capnp::Error> {
-        let outcome = consume::call(&self, &params).await;
+        let outcome = consume::call(&self, params).await;
         answer!(results, outcome, |got| consume::fill(
             results.get(),
             got,
@@ -81,7 +81,7 @@ impl node::Server for NodeServer {
         params: node::AckParams,
         mut results: node::AckResults,
     ) -> Result<(), capnp::Error> {
-        let outcome = leases::ack(&self, &params).await;
+        let outcome = leases::ack(&self, params).await;
         answer!(results, outcome, |settled| leases::fill(
             results.get().init_results(list_len(settled.len())),
             &settled
@@ -94,7 +94,7 @@ impl node::Server for NodeServer {
         params: node::NackParams,
         mut results: node::NackResults,
     ) -> Result<(), capnp::Error> {
-        let outcome = leases::nack(&self, &params).await;
+        let outcome = leases::nack(&self, params).await;
         answer!(results, outcome, |settled| leases::fill(
             results.get().init_results(list_len(settled.len())),
             &settled
@@ -107,7 +107,7 @@ impl node::Server for NodeServer {
         params: node::ExtendParams,
         mut results: node::ExtendResults,
     ) -> Result<(), capnp::Error> {
-        let outcome = leases::extend(&self, &params).await;
+        let outcome = leases::extend(&self, params).await;
         answer!(results, outcome, |settled| leases::fill(
             results.get().init_results(list_len(settled.len())),
             &settled
@@ -120,7 +120,7 @@ impl node::Server for NodeServer {
         params: node::ReplayParams,
         mut results: node::ReplayResults,
     ) -> Result<(), capnp::Error> {
-        let outcome = leases::replay(&self, &params).await;
+        let outcome = leases::replay(&self, params).await;
         answer!(results, outcome, |batch| leases::fill_replay(
             results.get(),
             &batch

@@ -8,6 +8,8 @@ use crate::rpc::control::{ControlCalls, bounded, control_methods};
 use crate::rpc::gate::Gate;
 use crate::rpc::reply::{answer, malformed, stopping};
 use crate::rpc::{copies, moves, topics};
+use crate::shard::limits::RECORD_COST_BYTES;
+use crate::shard::partition::record_bytes;
 use crate::shard::shard::Shard;
 use crate::shard::{faults, peers, task};
 use narad_core::ids::{
@@ -43,12 +45,17 @@ impl PeerServer {
         }
     }
 
-    async fn append_call(&self, params: &peer::AppendParams) -> Result<(Offset, u32), WireFault> {
+    async fn append_call(&self, params: peer::AppendParams) -> Result<(Offset, u32), WireFault> {
+        let (key, epoch, wal, records) = read_append(&params)?;
+        drop(params);
+        let bytes: usize = records.iter().map(|(_, one)| record_bytes(one)).sum();
+        let cost = bytes + (records.len() + 1) * RECORD_COST_BYTES;
+        let room = self.shard.rooms.dispatched.enter(cost)?;
         let _permit = self.gate.enter().await?;
-        let (key, epoch, wal, records) = read_append(params)?;
         let ctx = self.shard.ctx.clone();
         // In a task of its own: the sender may go away, the batch is appended as a whole.
         let appended = task::run("a dispatched append", async move {
+            let _room = room;
             ctx.shard(key)
                 .ask(|answer| ShardRequest::Dispatched {
                     key,
@@ -108,7 +115,7 @@ fn read_append(params: &peer::AppendParams) -> Result<Batch, WireFault> {
         }
         last = WalSeq(seq);
         let record = peers::read_stored(reader).map_err(malformed)?;
-        bytes = bytes.saturating_add(crate::shard::partition::record_bytes(&record));
+        bytes = bytes.saturating_add(record_bytes(&record));
         bounded("bytes in a batch", bytes, BATCH_MAX_BYTES)?;
         records.push((last, record));
     }
@@ -134,7 +141,7 @@ impl peer::Server for PeerServer {
         params: peer::AppendParams,
         mut results: peer::AppendResults,
     ) -> Result<(), capnp::Error> {
-        let outcome = self.append_call(&params).await;
+        let outcome = self.append_call(params).await;
         answer!(results, outcome, |(end, duplicates)| {
             let mut builder = results.get();
             builder.set_end(end.0);

@@ -28,7 +28,7 @@ pub(crate) async fn call(
     let request = read(&params)?;
     // What waits for its turn is counted, and held once only.
     drop(params);
-    let room = server.shard.incoming.enter(request.cost())?;
+    let room = server.shard.rooms.produced.enter(request.cost())?;
     let _permit = server.gate.enter().await?;
     let shard = server.shard.clone();
     let Request {

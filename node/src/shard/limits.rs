@@ -36,6 +36,12 @@ pub(crate) const SETTINGS_MAX: u32 = 64;
 /// placed yet; beyond that produce calls are answered `busy`. The bound that keeps memory from
 /// growing when the disk is slower than the clients, whatever their number.
 pub(crate) const PRODUCE_PENDING_BYTES: usize = 256 << 20;
+/// Bytes of records that other nodes' dispatchers have sent to one shard and that are not appended yet.
+pub(crate) const DISPATCHED_PENDING_BYTES: usize = 64 << 20;
+/// Bytes of all other calls (names, leases) that one shard has taken and not answered yet.
+pub(crate) const CALLS_PENDING_BYTES: usize = 32 << 20;
+/// What such a call costs beside its names and leases.
+pub(crate) const CALL_COST_BYTES: usize = 1 << 10;
 /// Bytes of records that one connection is owed in answers; a consume or replay call waits beyond it,
 /// so a peer that asks and does not read holds no more than this and one answer.
 pub(crate) const ANSWERS_OWED_MAX: u64 = 32 << 20;
@@ -168,6 +174,11 @@ const _: () = {
     assert!(
         PRODUCE_PENDING_BYTES >= 32 * (BATCH_MAX_BYTES + BATCH_MAX_RECORDS * RECORD_COST_BYTES)
     );
+    assert!(
+        DISPATCHED_PENDING_BYTES >= 8 * (BATCH_MAX_BYTES + BATCH_MAX_RECORDS * RECORD_COST_BYTES)
+    );
+    // Everything that one connection may have waiting fits, where the calls are small.
+    assert!(CALLS_PENDING_BYTES >= 4 * CALLS_WAITING_PER_CONNECTION * CALL_COST_BYTES);
     assert!(SALVAGE_BYTES < READ_MAX_BYTES);
     assert!(ANSWERS_OWED_MAX as usize >= 4 * READ_MAX_BYTES);
     assert!(FRONTIER_FLUSH_MS * 2 <= 100);

@@ -5,7 +5,7 @@
 
 use crate::context::NodeContext;
 use crate::shard::faults;
-use crate::shard::incoming::Incoming;
+use crate::shard::incoming::Rooms;
 use crate::shard::limits::OPENS_AT_ONCE;
 use crate::shard::partition::{Partition, Wakes};
 use crate::shard::reconcile::Due;
@@ -114,7 +114,7 @@ pub(crate) struct Shard {
     /// Records on their way into the WAL that it does not count yet.
     pub(crate) entering: Cell<u64>,
     /// Room for records of produce calls.
-    pub(crate) incoming: Incoming,
+    pub(crate) rooms: Rooms,
     slots: RefCell<HashMap<PartitionKey, Rc<Slot>>>,
     arrivals: RefCell<HashMap<TopicId, Rc<Notify>>>,
 }
@@ -148,7 +148,7 @@ impl Shard {
             flush: Rc::new(Notify::new()),
             turn: Cell::new(0),
             entering: Cell::new(0),
-            incoming: Incoming::default(),
+            rooms: Rooms::default(),
             slots: RefCell::default(),
             arrivals: RefCell::default(),
             ctx,

@@ -17,11 +17,16 @@ use std::future::Future;
 use std::rc::Rc;
 use std::time::Duration;
 
-/// How messages are read on every connection of this program.
+/// How messages are read on every connection of this program: calls at the server's side, answers at the
+/// client's.
 #[must_use]
-pub fn reader_options() -> ReaderOptions {
+pub fn reader_options(side: Side) -> ReaderOptions {
+    let limit = match side {
+        Side::Server => limits::CALL_LIMIT_WORDS,
+        Side::Client => limits::ANSWER_LIMIT_WORDS,
+    };
     ReaderOptions {
-        traversal_limit_in_words: Some(limits::TRAVERSAL_LIMIT_WORDS),
+        traversal_limit_in_words: Some(limit),
         nesting_limit: limits::NESTING_LIMIT,
     }
 }
@@ -35,7 +40,7 @@ where
         BufReader::with_capacity(limits::RPC_READ_BUFFER_BYTES, read),
         BufWriter::with_capacity(limits::RPC_WRITE_BUFFER_BYTES, write),
         side,
-        reader_options(),
+        reader_options(side),
     );
     RpcSystem::new(Box::new(network), bootstrap)
 }
