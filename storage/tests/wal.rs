@@ -4,8 +4,9 @@ mod common;
 
 use common::*;
 use narad_core::ids::{PartitionIndex, TopicId, WalSeq};
+use narad_storage::fault::{self, Op, Probe};
 use narad_storage::{AppendError, Wal, WalEntry, WalOptions};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 fn entry(n: u64) -> WalEntry {
     WalEntry {
@@ -206,5 +207,85 @@ fn damage_costs_the_damaged_entries_only() {
         assert_eq!(wal.pending().lost, 1);
         wal.done(&seqs(got));
         assert_eq!(wal.pending().records, 0);
+    });
+}
+
+/// Where in a segment the damage is.
+const DAMAGED_AT: u64 = 512 * 5 + 100;
+/// Entries in it.
+const COUNT: u64 = 300;
+
+/// A WAL with several sealed segments, one of which has a damaged entry: its file, and what was there.
+async fn damaged(root: &Path) -> (Wal, PathBuf, Vec<u8>) {
+    let dir = root.join("shards/0/wal");
+    std::fs::create_dir_all(dir.parent().unwrap()).unwrap();
+    let (wal, _) = Wal::open(&dir, &small()).await.unwrap();
+    for n in 0..COUNT {
+        wal.append(entries(n, 1)).await.unwrap();
+    }
+    wal.close().await.unwrap();
+    let files = segment_files(&dir);
+    assert!(files.len() > 2, "{files:?}");
+    let at = DAMAGED_AT as usize;
+    let right = std::fs::read(&files[1]).unwrap()[at..at + 16].to_vec();
+    patch(&files[1], DAMAGED_AT, &[0xaa; 16]);
+    let (wal, _) = Wal::open(&dir, &small()).await.unwrap();
+    (wal, files[1].clone(), right)
+}
+
+#[test]
+fn a_segment_that_has_lost_entries_is_kept_for_the_operator() {
+    let dir = Dir::new("wal-kept");
+    run(&dir, |root| async move {
+        let (mut wal, _, _) = damaged(&root).await;
+        let path = wal.dir();
+        let got = all(&wal).await;
+        assert_eq!((got.len(), wal.pending().lost), (COUNT as usize - 1, 1));
+        // The checkpoint passes over what is lost, and the process starts again before the rest is done.
+        let (most, rest) = got.split_at(200);
+        wal.done(&seqs(most.to_vec()));
+        wal.close().await.unwrap();
+        wal = Wal::open(&path, &small()).await.unwrap().0;
+        wal.done(&seqs(rest.to_vec()));
+        wal.close().await.unwrap();
+        let kept = segment_files(&path.join("damaged"));
+        assert_eq!(kept.len(), 1, "{kept:?}");
+        let report = narad_storage::offline::verify(&root).unwrap();
+        let damage: Vec<_> = report.logs.iter().flat_map(|log| &log.problems).collect();
+        assert!(
+            damage.len() == 1 && damage[0].contains("damaged"),
+            "{damage:?}"
+        );
+        // And the WAL goes on.
+        let (wal, recovery) = Wal::open(&path, &small()).await.unwrap();
+        assert_eq!(recovery.pending.records, 0);
+        wal.append(entries(COUNT, 1)).await.unwrap();
+        assert_eq!(all(&wal).await, [COUNT + 1]);
+    });
+}
+
+/// Puts the right bytes back once the file was read.
+struct Misread {
+    file: PathBuf,
+    right: Vec<u8>,
+}
+
+impl Probe for Misread {
+    fn after(&mut self, op: &Op<'_>) {
+        if matches!(op, Op::Read { path, .. } if *path == self.file) {
+            patch(&self.file, DAMAGED_AT, &self.right);
+        }
+    }
+}
+
+#[test]
+fn what_the_disk_misreads_once_is_not_lost() {
+    let dir = Dir::new("wal-misread");
+    run(&dir, |root| async move {
+        let (wal, file, right) = damaged(&root).await;
+        fault::set(Box::new(Misread { file, right }));
+        let got = all(&wal).await;
+        fault::clear();
+        assert_eq!((got.len(), wal.pending().lost), (COUNT as usize, 0));
     });
 }

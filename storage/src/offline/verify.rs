@@ -14,6 +14,7 @@ use crate::limits::{FORMAT_VERSION, MAX_LIST_BYTES, META_SLOT_BYTES};
 use crate::scan::{Hole, ScanEvent};
 use crate::store::keep::LIST_FILE;
 use crate::store::meta::META_FILE;
+use crate::wal::DAMAGED;
 use narad_core::copy::SegmentId;
 use narad_core::ids::Offset;
 use serde::Serialize;
@@ -85,8 +86,10 @@ pub fn verify(dir: &Path) -> Result<Report, StorageError> {
     }
     for shard in list(&dir.join("shards"))? {
         let path = dir.join("shards").join(shard).join("wal");
-        if path.is_dir() && owner_of(&path).is_some() {
-            report.logs.push(one(&path)?);
+        for path in [path.join(DAMAGED), path] {
+            if path.is_dir() && owner_of(&path).is_some() {
+                report.logs.push(one(&path)?);
+            }
         }
     }
     Ok(report)

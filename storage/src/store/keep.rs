@@ -9,9 +9,11 @@ use super::state::{State, Store};
 use crate::disk::{self, DiskFile};
 use crate::error::StorageError;
 use crate::format::list::{ListEntry, SegmentList};
+use crate::format::segment::file_name;
 use crate::removal::{self, Rest};
 use narad_core::copy::SegmentId;
 use narad_core::ids::{Offset, WallMs};
+use std::path::{Path, PathBuf};
 use std::rc::{Rc, Weak};
 use std::time::UNIX_EPOCH;
 
@@ -414,6 +416,25 @@ impl Store {
         self.list_settled().await;
         self.persist_list().await?;
         remove_rests(self.take_names(gone).await?).await
+    }
+
+    /// As [`Self::remove_sealed`], but the file goes to another directory. Returns where it is; `None` when
+    /// somebody else is at it.
+    pub(crate) async fn set_sealed_aside(
+        self: &Rc<Self>,
+        id: SegmentId,
+        dir: &Path,
+    ) -> Result<Option<PathBuf>, StorageError> {
+        self.persist_meta().await?;
+        if self.forget(&[id]).is_empty() {
+            return Ok(None);
+        }
+        // Until it is renamed a start finds it, and what is lost in it, again.
+        let to = dir.join(file_name(id));
+        disk::rename(&self.path_of(id), &to).await?;
+        self.list_settled().await;
+        self.persist_list().await?;
+        Ok(Some(to))
     }
 }
 

@@ -163,6 +163,11 @@ impl Store {
         Ok(())
     }
 
+    /// Lets go of what was read ahead, so that the disk is asked again.
+    pub(crate) fn drop_stashes(&self) {
+        self.state.borrow_mut().stashes.clear();
+    }
+
     fn take_stash(&self, id: SegmentId, next: Offset) -> Option<Stash> {
         let mut state = self.state.borrow_mut();
         let at = state.stashes.iter().position(|s| {

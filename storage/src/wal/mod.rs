@@ -2,16 +2,18 @@
 //!
 //! What this file keeps true: an entry is on the disk from its ack until it is reported done; sequences
 //! are consecutive and never used again in the life of a WAL; a segment is deleted once all its entries
-//! are done, wherever it stands, so one partition that cannot be reached pins only what it must. What is
+//! are done and none was lost, wherever it stands, so one partition that cannot be reached pins only what it must. What is
 //! done is known exactly while the WAL is open; the disk keeps the first entry that is not, so after a
 //! crash entries above it are delivered again, and their partitions tell them by their marks.
 
 mod done;
 mod entry;
+mod lost;
 
 pub(crate) use entry::known_identity;
 #[cfg(feature = "failpoints")]
 pub(crate) use entry::{batch as entry_batch, decode_identity, encode_identity};
+pub(crate) use lost::DAMAGED;
 
 use crate::disk;
 use crate::error::{AppendError, StorageError};
@@ -100,6 +102,8 @@ struct Done {
     /// Done at or above `low`; deleted segments are done.
     above: Runs,
     lost: u64,
+    /// A segment has lost entries of which its description on the disk does not tell yet.
+    unlisted: bool,
     cleaning: bool,
 }
 
@@ -141,6 +145,7 @@ impl Wal {
                 low,
                 above: Runs::default(),
                 lost: 0,
+                unlisted: false,
                 cleaning: false,
             }),
         }));
@@ -224,7 +229,12 @@ impl Wal {
         while out.len() < max_records {
             let room = max_bytes.saturating_sub(bytes).clamp(1, READ_AHEAD_BYTES);
             let want = max_records - out.len();
-            let batch = self.0.store.read(next, want, room).await?;
+            let mut batch = self.0.store.read(next, want, room).await?;
+            if self.0.misses(next.0, &batch) {
+                // A disk may misread once: what is not there the second time is lost.
+                self.0.store.drop_stashes();
+                batch = self.0.store.read(next, want, room).await?;
+            }
             let mut expected = next.0;
             let end = batch.next.0;
             for (offset, record) in batch.records {
@@ -289,18 +299,20 @@ impl Wal {
         }
     }
 
-    /// Makes the deliveries so far durable and deletes segments whose entries are all done.
+    /// Makes the deliveries so far durable and deletes segments whose entries are all done. A segment in
+    /// which entries are lost to damage is kept beside the WAL instead, for the operator.
     ///
     /// # Errors
     /// The disk's error; it may be called again.
     pub async fn checkpoint(&self) -> Result<(), StorageError> {
         let inner = &self.0;
+        inner.list_lost().await?;
         if inner.store.state.borrow().meta_dirty {
             inner.store.persist_meta().await?;
         }
         inner.seal_if_done().await;
         while let Some(id) = inner.finished_segment() {
-            inner.store.remove_sealed(id, Offset(0)).await?;
+            inner.let_go(id).await?;
             inner.advance();
         }
         Ok(())
@@ -311,6 +323,9 @@ impl Wal {
     async fn clean(&self) -> Result<(), StorageError> {
         let inner = &self.0;
         let over = || inner.store.state.borrow().closed.is_some();
+        if !over() {
+            inner.list_lost().await?;
+        }
         if !over() && inner.store.state.borrow().meta_dirty {
             inner.store.persist_meta().await?;
         }
@@ -318,7 +333,7 @@ impl Wal {
             inner.seal_if_done().await;
         }
         while let Some(id) = inner.finished_segment().filter(|_| !over()) {
-            inner.store.remove_sealed(id, Offset(0)).await?;
+            inner.let_go(id).await?;
             inner.advance();
         }
         Ok(())
@@ -368,25 +383,6 @@ impl Inner {
     fn is_done(&self, offset: u64) -> bool {
         let done = self.done.borrow();
         offset < done.low || done.above.end_of(offset).is_some()
-    }
-
-    /// Offsets that reading has shown to be damaged or deleted wait for nobody.
-    fn note_lost(&self, from: u64, until: u64) {
-        if from >= until {
-            return;
-        }
-        {
-            let state = self.store.state.borrow();
-            let mut done = self.done.borrow_mut();
-            let from = from.max(done.low);
-            let first = state.segments.partition_point(|s| s.totals.end.0 <= from);
-            let here = |s: &&Segment| s.id.base.0 < until;
-            for s in state.segments[first..].iter().take_while(here) {
-                let (begin, end) = (from.max(s.id.base.0), until.min(s.totals.end.0));
-                done.lost += done.above.add(begin, end);
-            }
-        }
-        self.advance();
     }
 
     /// Moves the checkpoint over everything that is done, and over deleted segments.
