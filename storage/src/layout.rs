@@ -7,9 +7,10 @@ use crate::disk;
 use crate::error::StorageError;
 use crate::format::FormatError;
 use crate::format::meta;
+use crate::format::segment::file_name;
 use crate::limits::{FORMAT_VERSION, META_SLOT_BYTES};
 use crate::removal;
-use narad_core::copy::InstallMark;
+use narad_core::copy::{InstallMark, SegmentId};
 use narad_core::ids::{CopyId, Epoch, MoveId, Offset, PartitionIndex, PartitionKey, TopicId};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -49,6 +50,26 @@ pub(crate) fn aside_dir(root: &Path, key: PartitionKey, move_id: MoveId, number:
         "t{}-p{}-m{move_id}-{number}",
         key.topic, key.partition
     ))
+}
+
+/// A free name in `damaged/` for a staged segment that its source has lost; its directory is made.
+pub(crate) async fn damaged_segment(
+    root: &Path,
+    key: PartitionKey,
+    move_id: MoveId,
+    id: SegmentId,
+) -> Result<PathBuf, StorageError> {
+    let mut number = 0;
+    loop {
+        let name = format!("t{}-p{}-m{move_id}-{number}", key.topic, key.partition);
+        let dir = root.join(DAMAGED).join(name);
+        let path = dir.join(file_name(id));
+        if !disk::exists(&path).await? {
+            disk::create_dir(&dir).await?;
+            return Ok(path);
+        }
+        number += 1;
+    }
 }
 
 fn parse(name: &str, last: char) -> Option<(PartitionKey, u64)> {

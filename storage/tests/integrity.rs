@@ -188,6 +188,8 @@ fn a_source_that_changed_below_a_copied_prefix_is_found_and_copied_again() {
         pass(&log, &mut staging, &log.manifest()).await;
         staging.sync().await.unwrap();
         let before = staging.progress();
+        let first = before[0];
+        let good = bytes_of(&log, first.id, 0, first.durable_len);
         let log = changed(&a, log, 9_000).await;
         for n in 200..220 {
             log.append(records(n, 1, 400), None).await.unwrap();
@@ -202,15 +204,23 @@ fn a_source_that_changed_below_a_copied_prefix_is_found_and_copied_again() {
         let next = wanted(&mut fresh, opened(&manifest));
         assert_eq!(
             next,
-            TargetEffect::SetAside,
+            TargetEffect::SetAside {
+                decayed: vec![first.id]
+            },
             "not the source's bytes any more"
         );
         // Then one that had compared before: the next pass brings lengths at which digests differ.
         let refused = staging.finish(&manifest, mark(Some(41)), copy(2)).await;
         assert!(refused.is_err(), "such a copy is never finished");
+        // What was copied while it was whole is the only good copy of it now.
+        let kept = staging.keep_for_operator(&b, &[first.id]).await.unwrap();
+        let bytes = std::fs::read(&kept[0]).unwrap();
+        assert!(kept.len() == 1 && bytes[..good.len()] == good);
         staging.reset().await.unwrap();
         let whole = pass(&log, &mut staging, &manifest).await;
         assert_eq!(whole, manifest.total_bytes(), "copied again from the start");
+        let damaged = staging.keep_for_operator(&b, &[first.id]).await.unwrap();
+        assert!(damaged.is_empty(), "damage is no good copy: {damaged:?}");
         staging
             .finish(&manifest, mark(Some(41)), copy(2))
             .await

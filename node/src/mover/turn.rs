@@ -81,8 +81,8 @@ impl Turn {
             | TargetEffect::OpenStaging
             | TargetEffect::OpenSource
             | TargetEffect::CheckPrefixes { .. }
-            | TargetEffect::SetAside
-            | TargetEffect::ResetStaging
+            | TargetEffect::SetAside { .. }
+            | TargetEffect::ResetStaging { .. }
             | TargetEffect::TrimStaging { .. }
             | TargetEffect::RollBack { .. }
             | TargetEffect::CloseSource

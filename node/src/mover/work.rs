@@ -117,8 +117,8 @@ impl Work {
         match effect {
             TargetEffect::CheckLocal => self.check_local().await,
             TargetEffect::OpenStaging => self.open_staging().await,
-            TargetEffect::SetAside => self.start_over(true).await,
-            TargetEffect::ResetStaging => self.start_over(false).await,
+            TargetEffect::SetAside { decayed } => self.start_over(true, &decayed).await,
+            TargetEffect::ResetStaging { decayed } => self.start_over(false, &decayed).await,
             TargetEffect::TrimStaging { keep } => self.trim(&keep).await,
             TargetEffect::OpenSource => self.open_source().await,
             TargetEffect::CheckPrefixes { staged } => self.check_prefixes(&staged).await,

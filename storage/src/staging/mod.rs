@@ -435,6 +435,36 @@ impl Staging {
         Ok(())
     }
 
+    /// Takes those of these segments that are staged without damage out of the staging, durably, into
+    /// `damaged/`, where nothing is deleted: the source holds them otherwise by now. Returns where they
+    /// are.
+    ///
+    /// # Errors
+    /// The disk's error.
+    pub async fn keep_for_operator(
+        &mut self,
+        root: &Path,
+        ids: &[SegmentId],
+    ) -> Result<Vec<PathBuf>, StageError> {
+        self.drain().await?;
+        self.checkpointed().await?;
+        let mut kept = Vec::new();
+        let whole = |s: &StagedSegment| s.len() > 0 && s.scanner.edge().missing == 0;
+        for id in ids {
+            let found = self.segments.iter().position(|s| s.id() == *id && whole(s));
+            let Some(at) = found else {
+                continue;
+            };
+            self.segments[at].sync().await?;
+            let to = layout::damaged_segment(root, self.key, self.move_id, *id).await?;
+            disk::rename(&self.dir.join(file_name(*id)), &to).await?;
+            self.segments.remove(at);
+            kept.push(to);
+        }
+        self.drop_high_marks();
+        Ok(kept)
+    }
+
     /// Moves the staged bytes out of the way, durably; they are kept until
     /// [`layout::delete_asides`], since they may be the last copy. Returns where they are.
     ///

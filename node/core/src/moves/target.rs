@@ -27,7 +27,7 @@ use steps::{
 };
 pub use verdict::{Confirmed, OwnerLife, Verdict, flip_verdict};
 
-use crate::copy::{InstallMark, Manifest, SegmentState};
+use crate::copy::{InstallMark, Manifest, SegmentId, SegmentState};
 use crate::ids::{CopyId, DeathGeneration, Epoch, MoveId, NodeId, Offset, PartitionKey, RaftIndex};
 use crate::meta::Assignment;
 use crate::moves::convergence::{CatchUpLimits, Convergence, Stall};
@@ -75,6 +75,8 @@ pub struct TargetMove {
     staging_open: bool,
     /// This node's disk failed under the staging: it is opened again, and what is found then counts.
     reopen: bool,
+    /// Staged segments that contradict the source's, where it cannot have written to them since.
+    decayed: Vec<SegmentId>,
     /// The staged copy turned out not to be what the source captured: it is made anew once the
     /// source answers again, never before (it may be the last copy).
     broken: bool,
@@ -120,6 +122,7 @@ impl TargetMove {
             last_pass: None,
             staging_open: false,
             reopen: false,
+            decayed: Vec::new(),
             broken: false,
             attempt: None,
             dead: None,
@@ -402,6 +405,7 @@ impl TargetMove {
                 self.local_failures = 0;
                 self.staged = staged;
                 self.staging_open = true;
+                self.decayed.clear();
                 if step == Step::OpenStaging {
                     self.compared = false;
                     self.reopen = false;

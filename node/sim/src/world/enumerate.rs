@@ -198,8 +198,8 @@ impl World {
             | TargetEffect::RollBack { .. }
             | TargetEffect::Serve { .. } => LOCAL,
             TargetEffect::CheckLocal
-            | TargetEffect::SetAside
-            | TargetEffect::ResetStaging
+            | TargetEffect::SetAside { .. }
+            | TargetEffect::ResetStaging { .. }
             | TargetEffect::TrimStaging { .. } => &[How::Ok],
             TargetEffect::PrepareInstall { .. } => &[How::Ok, How::Late, How::Fail],
             TargetEffect::Interrupt | TargetEffect::Report(_) | TargetEffect::Done { .. } => &[],

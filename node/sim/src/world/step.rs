@@ -60,8 +60,8 @@ impl World {
             Some(
                 TargetEffect::OpenStaging
                 | TargetEffect::TrimStaging { .. }
-                | TargetEffect::SetAside
-                | TargetEffect::ResetStaging
+                | TargetEffect::SetAside { .. }
+                | TargetEffect::ResetStaging { .. }
                 | TargetEffect::PrepareInstall { .. },
             ) => self.work(n, p, How::Ok),
             _ => return false,

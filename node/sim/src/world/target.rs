@@ -152,8 +152,8 @@ impl World {
         match effect {
             TargetEffect::CheckLocal => Some(self.check_local(n, p)),
             TargetEffect::OpenStaging => Some(self.open_staging(n, p)),
-            TargetEffect::SetAside => Some(self.start_over(n, p, true)),
-            TargetEffect::ResetStaging => Some(self.start_over(n, p, false)),
+            TargetEffect::SetAside { .. } => Some(self.start_over(n, p, true)),
+            TargetEffect::ResetStaging { .. } => Some(self.start_over(n, p, false)),
             TargetEffect::TrimStaging { keep } => Some(self.trim(n, p, &keep)),
             TargetEffect::OpenSource => Some(self.ask_source(n, p, true, how)),
             TargetEffect::RefreshSource => Some(self.ask_source(n, p, false, how)),

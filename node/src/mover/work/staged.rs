@@ -70,10 +70,16 @@ impl Work {
         }
     }
 
-    pub(super) async fn start_over(&self, keep: bool) -> TargetInput {
+    pub(super) async fn start_over(&self, keep: bool, decayed: &[SegmentId]) -> TargetInput {
         let result = async {
             let Mover { root, options, .. } = &*self.mover;
             let mut staging = self.staging().await?;
+            for kept in staging.keep_for_operator(root, decayed).await? {
+                tracing::error!(
+                    key = %self.key, kept = %kept.display(),
+                    "the source has lost records that were copied before; the copied segment is kept"
+                );
+            }
             if !keep {
                 staging.reset().await?;
                 return Ok::<_, StageError>(staging);

@@ -205,7 +205,7 @@ impl World {
                 None => TargetInput::LocalClear,
             }),
             TargetEffect::OpenStaging => Some(self.open_staging(at)),
-            TargetEffect::SetAside | TargetEffect::ResetStaging => {
+            TargetEffect::SetAside { .. } | TargetEffect::ResetStaging { .. } => {
                 let move_id = self.worker_move(at);
                 self.nodes[at].staging = Some(Staging {
                     move_id,

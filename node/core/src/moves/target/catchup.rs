@@ -87,16 +87,18 @@ impl TargetMove {
     /// The source told how it stands: may what is staged be built upon?
     pub(super) fn compare(&mut self, out: &mut Vec<TargetEffect>) {
         if self.broken {
-            self.enter(Step::Reset, out);
+            self.reset(out);
             return;
         }
         match staged::compare(&self.manifest, &self.staged) {
             Comparison::Diverged if self.compared => {
                 let why = "the staged copy differs from the source; it is copied again";
                 self.trouble(why.into(), out);
-                self.enter(Step::Reset, out);
+                self.reset(out);
             }
-            Comparison::Diverged => self.set_aside(out),
+            Comparison::Diverged => {
+                self.set_aside(staged::decayed(&self.manifest, &self.staged), out)
+            }
             Comparison::Stale => self.enter(Step::Trim, out),
             Comparison::Prefix { ask } if ask > 0 && !self.compared => {
                 self.enter(Step::CheckPrefixes, out);
@@ -105,7 +107,14 @@ impl TargetMove {
         }
     }
 
-    fn set_aside(&mut self, out: &mut Vec<TargetEffect>) {
+    /// Copies again from the start.
+    fn reset(&mut self, out: &mut Vec<TargetEffect>) {
+        self.decayed = staged::decayed(&self.manifest, &self.staged);
+        self.enter(Step::Reset, out);
+    }
+
+    fn set_aside(&mut self, decayed: Vec<SegmentId>, out: &mut Vec<TargetEffect>) {
+        self.decayed = decayed;
         let why = "what an earlier copy staged is not the source's; it is kept aside";
         self.trouble(why.into(), out);
         self.told = None;
@@ -114,10 +123,16 @@ impl TargetMove {
 
     fn prefixes(&mut self, matching: &[SegmentId], out: &mut Vec<TargetEffect>) {
         let asked = staged::to_ask(&self.manifest, &self.staged);
-        if asked.iter().all(|s| matching.contains(&s.id)) {
+        let mut others = asked
+            .iter()
+            .filter(|s| !matching.contains(&s.id))
+            .peekable();
+        if others.peek().is_none() {
             self.believe(out);
         } else {
-            self.set_aside(out);
+            let sealed = others.filter(|s| staged::is_sealed(&self.manifest, s.id));
+            let decayed = sealed.map(|s| s.id).collect();
+            self.set_aside(decayed, out);
         }
     }
 
@@ -186,7 +201,7 @@ impl TargetMove {
         if staged::compare(&self.manifest, &self.staged) == Comparison::Diverged {
             let why = "a copied segment's digest is not the source's; it is copied again";
             self.trouble(why.into(), out);
-            self.enter(Step::Reset, out);
+            self.reset(out);
             return;
         }
         self.enter(Step::Refresh, out);

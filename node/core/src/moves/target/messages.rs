@@ -193,10 +193,18 @@ pub enum TargetEffect {
     },
     /// The staged bytes are not the source's: keep them aside, until the owner serves, and begin an
     /// empty staging. Answer: StagingReady or Failed.
-    SetAside,
+    SetAside {
+        /// As in ResetStaging.
+        decayed: Vec<SegmentId>,
+    },
     /// The staged bytes are a broken copy of what the source holds: begin an empty staging.
     /// Answer: StagingReady or Failed.
-    ResetStaging,
+    ResetStaging {
+        /// Segments that the source holds otherwise although it does not write to them any more, or
+        /// not at all: what is staged of them without damage may be the only good copy, and is kept
+        /// for the operator.
+        decayed: Vec<SegmentId>,
+    },
     /// Drop staged segments that the source no longer keeps. Answer: StagingReady or Failed.
     TrimStaging {
         /// What stays.

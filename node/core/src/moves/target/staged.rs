@@ -57,6 +57,26 @@ pub(super) fn compare(manifest: &Manifest, staged: &[SegmentState]) -> Compariso
     }
 }
 
+/// Whether the source writes to this segment no more.
+pub(super) fn is_sealed(manifest: &Manifest, id: SegmentId) -> bool {
+    find(manifest, id).is_some_and(|own| own.sealed)
+}
+
+/// Staged segments that contradict what the source says of them now, although it does not write to
+/// them: its disk may have lost what is staged here.
+pub(super) fn decayed(manifest: &Manifest, staged: &[SegmentState]) -> Vec<SegmentId> {
+    let contradicts = |s: &&SegmentState| match find(manifest, s.id) {
+        None => !is_stale(manifest, s),
+        Some(own) if own.sealed => {
+            let equal = own.durable_len == s.durable_len && own.digest == s.digest;
+            !equal && own.durable_len <= s.durable_len
+        }
+        Some(_) => false,
+    };
+    let held = staged.iter().filter(|s| s.durable_len > 0);
+    held.filter(contradicts).map(|s| s.id).collect()
+}
+
 /// Staged prefixes that are shorter than the source's.
 pub(super) fn to_ask(manifest: &Manifest, staged: &[SegmentState]) -> Vec<SegmentState> {
     staged
@@ -175,6 +195,32 @@ mod tests {
         assert_eq!(compare(&m, &[segment(0, 120, 7, 12)]), Comparison::Diverged);
         assert_eq!(compare(&m, &[segment(3, 10, 7, 12)]), Comparison::Diverged);
         assert_eq!(compare(&m, &[]), Comparison::Prefix { ask: 0 });
+    }
+
+    #[test]
+    fn only_what_the_source_cannot_have_written_since_counts_as_decayed() {
+        let sealed = |base, len, digest, end| SegmentState {
+            sealed: true,
+            ..segment(base, len, digest, end)
+        };
+        let own = vec![
+            sealed(0, 100, 7, 10),
+            sealed(10, 100, 8, 20),
+            sealed(20, 100, 9, 30),
+            segment(30, 100, 10, 40),
+        ];
+        let m = manifest(0, own);
+        let staged = [
+            segment(0, 100, 7, 10),
+            segment(10, 100, 88, 20),
+            segment(20, 60, 99, 26),
+            segment(30, 100, 1, 40),
+            segment(40, 100, 1, 50),
+        ];
+        // A shorter prefix is asked for; the active segment may have been cut and written anew; one
+        // that the source does not name at all is gone there.
+        assert_eq!(decayed(&m, &staged), vec![staged[1].id, staged[4].id]);
+        assert!(is_sealed(&m, staged[2].id) && !is_sealed(&m, staged[3].id));
     }
 
     #[test]

@@ -145,8 +145,12 @@ impl TargetMove {
             Step::CheckPrefixes => TargetEffect::CheckPrefixes {
                 staged: staged::to_ask(&self.manifest, &self.staged),
             },
-            Step::SetAside => TargetEffect::SetAside,
-            Step::Reset => TargetEffect::ResetStaging,
+            Step::SetAside => TargetEffect::SetAside {
+                decayed: self.decayed.clone(),
+            },
+            Step::Reset => TargetEffect::ResetStaging {
+                decayed: self.decayed.clone(),
+            },
             Step::Trim => TargetEffect::TrimStaging {
                 keep: staged::kept(&self.manifest, &self.staged),
             },

@@ -319,7 +319,7 @@ fn a_staged_prefix_counts_only_after_the_source_vouched_for_it() {
     let check = w.opened(100);
     assert_eq!(check, TargetEffect::CheckPrefixes { staged: staged(40) });
     let aside = w.one(TargetInput::PrefixesChecked { matching: vec![] });
-    assert_eq!(aside, TargetEffect::SetAside);
+    assert_eq!(aside, TargetEffect::SetAside { decayed: vec![] });
     let copy = w.ready(0);
     assert!(matches!(copy, TargetEffect::CopyRanges { ref ranges, .. } if ranges[0].from == 0));
 }
@@ -376,7 +376,7 @@ fn a_digest_that_differs_after_a_pass_is_copied_anew_unfrozen() {
         bytes: 100,
         elapsed_us: 1,
     });
-    assert_eq!(reset, TargetEffect::ResetStaging);
+    assert_eq!(reset, TargetEffect::ResetStaging { decayed: vec![] });
 }
 
 #[test]
@@ -397,7 +397,10 @@ fn a_mismatch_in_the_freeze_cancels_and_never_promotes() {
     let wait = w.one(TargetInput::Proposed(ProposeOutcome::Unknown));
     assert!(matches!(wait, TargetEffect::Wait { .. }));
     assert_eq!(w.one(TargetInput::Timer), TargetEffect::OpenSource);
-    assert_eq!(w.opened(104), TargetEffect::ResetStaging);
+    assert_eq!(
+        w.opened(104),
+        TargetEffect::ResetStaging { decayed: vec![] }
+    );
     assert!(matches!(w.ready(0), TargetEffect::CopyRanges { .. }));
 }
 

@@ -122,3 +122,19 @@ fn what_nobody_wants_any_more_is_taken_back_behind_a_barrier() {
     assert!(matches!(wait, TargetEffect::Wait { .. }), "{wait:?}");
     assert_eq!(w.one(TargetInput::Timer), TargetEffect::QueryBarrier);
 }
+
+#[test]
+fn what_a_source_has_lost_since_it_was_copied_is_named_when_the_copy_begins_anew() {
+    let mut w = Worker::begun();
+    w.opened(100);
+    w.copied(100);
+    let mut decayed = source(100);
+    decayed.segments[0].digest += 1;
+    decayed.segments[0].sealed = true;
+    let id = decayed.segments[0].id;
+    let reset = w.one(TargetInput::Refreshed {
+        manifest: decayed,
+        write_bytes_per_s: 0,
+    });
+    assert_eq!(reset, TargetEffect::ResetStaging { decayed: vec![id] });
+}
