@@ -239,7 +239,7 @@ pub enum ClusterCommand {
         #[arg(long, value_name = "ID")]
         to: String,
     },
-    /// Cancel the move of a partition; it stays where it is
+    /// Cancel the move of a partition; while rebalancing is not paused another one may begin at once
     CancelMove {
         /// Which, as TOPIC/P
         partition: PartitionName,

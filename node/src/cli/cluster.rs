@@ -4,7 +4,7 @@
 //! What this file keeps true: a command that changes something says what it has set in motion and
 //! how to watch it.
 
-use super::args::{ClusterCommand, Limit};
+use super::args::{ClusterCommand, Limit, PartitionName};
 use super::connect::Session;
 use super::decommission;
 use super::error::{CliError, CliResult};
@@ -14,7 +14,9 @@ use super::output::{Out, render, table, wrap};
 use super::screen;
 use super::units;
 use narad_core::ids::PartitionIndex;
-use narad_wire::client::{LossView, LostCopyView, LostPartitionView, MembersView, PlanView};
+use narad_wire::client::{
+    LossView, LostCopyView, LostPartitionView, MemberView, MembersView, PlanView,
+};
 use serde_json::json;
 
 /// Runs one of the cluster commands.
@@ -62,19 +64,7 @@ pub async fn run(
             }
         }
         ClusterCommand::CancelMove { partition } => {
-            session
-                .cancel_move(&partition.topic, PartitionIndex(partition.index))
-                .await?;
-            if session.json {
-                out.json(
-                    &json!({"cancelled": format!("{}/{}", partition.topic, partition.index)}),
-                )?;
-            } else {
-                out.line(format_args!(
-                    "{}/{} stays where it is",
-                    partition.topic, partition.index
-                ))?;
-            }
+            cancel_move(session, &partition, &mut out).await?;
         }
         ClusterCommand::Decommission(args) => {
             decommission::run(session, args, interrupt, &mut out).await?;
@@ -137,6 +127,51 @@ pub async fn run(
         }
     }
     out.flush()
+}
+
+async fn cancel_move(session: &Session, partition: &PartitionName, out: &mut Out) -> CliResult {
+    let PartitionName { topic, index } = partition;
+    let name = format!("{topic}/{index}");
+    session.cancel_move(topic, PartitionIndex(*index)).await?;
+    // It is cancelled; whether it stays so is worth a question, and no failure without an answer.
+    let paused = session.pause_rebalance(None).await.ok();
+    if session.json {
+        return out.json(&json!({"cancelled": name, "paused": paused}));
+    }
+    let drained = match paused {
+        Some(true) => None,
+        _ => drained_owner(session, topic, *index).await,
+    };
+    out.line(cancelled(&name, paused == Some(true), drained.as_deref()))
+}
+
+/// The owner of a partition, if it is being drained.
+async fn drained_owner(session: &Session, topic: &str, index: u32) -> Option<String> {
+    let topic = session.describe_topic(topic).await.ok()?;
+    let partition = topic
+        .partitions
+        .into_iter()
+        .find(|one| one.index == index)?;
+    let members = session.members().await.ok()?.members;
+    let drains = |one: &MemberView| one.id == partition.owner && one.draining;
+    members.iter().any(drains).then_some(partition.owner)
+}
+
+/// What a cancelled move comes to: only while rebalancing is paused nothing begins anew.
+fn cancelled(name: &str, paused: bool, drained: Option<&str>) -> String {
+    if paused {
+        return format!("{name} stays where it is until narad cluster resume");
+    }
+    let again = match drained {
+        Some(owner) => format!(
+            "{owner} is being drained, so another one begins; narad cluster decommission {owner} \
+             --cancel ends that, narad cluster pause holds it up"
+        ),
+        None => "if the planner wants it, another one begins at once; to keep it where it is, \
+                 narad cluster pause first and cancel then"
+            .to_owned(),
+    };
+    format!("the move of {name} is cancelled; {again}")
 }
 
 fn print<V: serde::Serialize>(
@@ -310,7 +345,7 @@ pub fn plan(view: &PlanView) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use narad_wire::client::{MemberView, PlanStepView};
+    use narad_wire::client::PlanStepView;
 
     #[test]
     fn members_show_drain_and_what_holds() {
@@ -376,6 +411,15 @@ mod tests {
             text.lines().all(|line| line.chars().count() <= 100),
             "{text}"
         );
+    }
+
+    #[test]
+    fn a_cancelled_move_is_said_to_stay_only_where_nothing_begins_anew() {
+        assert!(cancelled("orders/3", true, None).contains("stays where it is until"));
+        let balanced = cancelled("orders/3", false, None);
+        assert!(balanced.contains("pause first"), "{balanced}");
+        let drained = cancelled("orders/3", false, Some("n2"));
+        assert!(drained.contains("decommission n2 --cancel"), "{drained}");
     }
 
     #[test]

@@ -199,7 +199,7 @@ fn every_command_of_the_handbook_does_what_it_says() {
     // It went all the way, and what was promised was said.
     for part in [
         "n4 is out of the cluster",
-        "orders/0 stays where it is",
+        "the move of orders/0 is cancelled",
         "no more moves are started",
         "nothing was changed",
         "n5 is given up",
