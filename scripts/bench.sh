@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # The benchmarks in about ten minutes: storage alone, bandwidth and processor time of copies, freeze
-# against W/B and size. Everything runs on this machine, on clusters of its own, which are ended
-# and removed. Results (tables, JSON, plots) go to bench/results/.
+# against W/B and size; others by name. Everything runs on this machine, on clusters of its own, which
+# are ended and removed. Results (tables, JSON, plots) go to bench/results/.
 set -Eeuo pipefail
 source "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/lib.sh"
 
@@ -15,11 +15,13 @@ usage() {
 usage: scripts/bench.sh [--check] [--only "COMMAND…"] [--dir DIR] [--out DIR]
 
   --check      exit with 1 when a bar falls short
-  --only LIST  of storage, copy and freeze (default: all)
+  --only LIST  of storage, copy, freeze, produce, flow and throttle (default: the first three; each of the
+               others takes some minutes more)
   --dir DIR    where data goes, on a real disk with 8 GiB of room (default: /var/tmp, or target)
   --out DIR    where results go (default: bench/results/TIME-COMMIT)
 
-The full versions, which take longer and say more: narad-bench storage, copy and freeze.
+The full versions, which take longer and say more: narad-bench storage, copy, freeze, produce, flow and
+throttle; narad-bench COMMAND --help.
 USAGE
 }
 
@@ -45,7 +47,7 @@ while (($#)); do
 done
 for command in $ONLY; do
   case "$command" in
-  storage | copy | freeze) ;;
+  storage | copy | freeze | produce | flow | throttle) ;;
   *) wrong_usage "there is no benchmark '$command'" ;;
   esac
 done
@@ -89,6 +91,9 @@ for command in $ONLY; do
     run freeze --size 8MiB --bandwidth 16MiB/s --ratios 0,0.25,0.5,0.75,0.9,1,1.25,2 --sizes 64MiB,512MiB \
       --moves 9 --out "$OUT"
     ;;
+  produce) run produce --nodes 1 --slot-ms 500 --bytes 64MiB ;;
+  flow) run flow --nodes 1 --bytes 32MiB ;;
+  throttle) run throttle --bytes 64MiB ;;
   esac
 done
 
