@@ -142,7 +142,7 @@ pub struct TopicSettingArgs {
     /// Keep at most so much a partition, as in 10GiB (default: keep all)
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     pub retention_bytes: Option<u64>,
-    /// Largest record, as in 64KiB (default: 1MiB)
+    /// Largest record, key and value, as in 64KiB (1MiB is the default and the most; it can only be lowered)
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     pub max_record_bytes: Option<u64>,
     /// Deliveries after which a record goes to the dead-letter topic (default: no limit)

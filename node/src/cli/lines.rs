@@ -106,14 +106,24 @@ impl Source {
     }
 }
 
-fn too_long(line: u64, record_max: usize) -> CliError {
+fn too_long(line: u64, bounds: Bounds) -> CliError {
+    let Bounds {
+        record_max,
+        key_bytes,
+        ..
+    } = bounds;
+    let beside = match key_bytes {
+        0 => "",
+        _ => " beside its key",
+    };
+    let most = record_max + key_bytes >= narad_core::defaults::RECORD_MAX_BYTES as usize;
     CliError::new(
         "too_large",
-        format!("line {line} has more than {record_max} bytes, the largest record"),
-        if record_max < narad_core::defaults::RECORD_MAX_BYTES as usize {
-            "split it, or create the topic with a larger --max-record-bytes"
-        } else {
+        format!("line {line} has more than {record_max} bytes, the largest record{beside}"),
+        if most {
             "split it, or keep it elsewhere and send its name: no topic takes larger records"
+        } else {
+            "split it, or raise the topic's limit: narad topic alter TOPIC --max-record-bytes, 1MiB at most"
         },
     )
 }
@@ -151,7 +161,7 @@ fn read<R: Read>(
             if !batch.values.is_empty() {
                 send(Ok(batch));
             }
-            send(Err(too_long(line, bounds.record_max)));
+            send(Err(too_long(line, bounds)));
             return;
         }
         bytes += value.len() + bounds.key_bytes;
@@ -285,6 +295,10 @@ mod tests {
         let mut got = all(b"ok\n12345678901\nnever", 10);
         let error = got.pop().expect("an end").expect_err("too long");
         assert!(error.message.contains("line 2"), "{error}");
+        assert!(error.hint.contains("topic alter"), "{}", error.hint);
+        let most = narad_core::defaults::RECORD_MAX_BYTES as usize;
+        let error = too_long(1, bounds(most - 3, 3));
+        assert!(error.hint.contains("no topic takes"), "{}", error.hint);
         assert_eq!(values(got), [b"ok"]);
         assert_eq!(
             values(all(b"1234567890\n1234567890", 10)).len(),

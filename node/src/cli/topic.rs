@@ -81,7 +81,7 @@ fn named(args: TopicSettingArgs) -> CliResult<(TopicSettingsView, Vec<Setting>)>
     let max_record_bytes = max_record_bytes.map_err(|_| {
         CliError::usage(
             "--max-record-bytes is too large",
-            "records have at most 1MiB",
+            "1MiB is the default and the most",
         )
     })?;
     let change = [
