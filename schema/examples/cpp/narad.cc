@@ -18,8 +18,10 @@ constexpr kj::Duration CONNECT = 2 * kj::SECONDS;
 bool isTryAgain(ErrorCode code) {
   switch (code) {
     case ErrorCode::BUSY:
+    case ErrorCode::DISK_FULL:
     case ErrorCode::NOT_OWNER:
     case ErrorCode::FROZEN:
+    case ErrorCode::CLOSED:
     case ErrorCode::NOT_LEADER:
     case ErrorCode::UNAVAILABLE:
     case ErrorCode::SHUTTING_DOWN:
@@ -28,6 +30,11 @@ bool isTryAgain(ErrorCode code) {
     default:
       return false;
   }
+}
+
+// Another node may do better than the same one.
+bool isElsewhere(ErrorCode code) {
+  return code == ErrorCode::DISK_FULL || code == ErrorCode::SHUTTING_DOWN || code == ErrorCode::INTERNAL;
 }
 
 capnp::Data::Reader bytes(const std::string& text) {
@@ -102,14 +109,26 @@ ProduceError::ProduceError(std::vector<Placed> all)
 
 // ---- records
 
+// What of a batch is to be sent once more, and how.
+struct Client::Again {
+  std::vector<size_t> left;
+  kj::Duration advice = 0 * kj::MILLISECONDS;
+  bool elsewhere = false;
+  std::map<ErrorCode, uint64_t> codes;
+
+  void add(size_t index, const Error& error) {
+    if (!isTryAgain(error.code) && !isUnknown(error.code)) return;
+    left.push_back(index);
+    advice = std::max(advice, error.retryAfterMs * kj::MILLISECONDS);
+    elsewhere = elsewhere || isElsewhere(error.code);
+    ++codes[error.code];
+  }
+};
+
 std::vector<Placed> Client::produce(kj::WaitScope& wait, const std::string& topic,
                                     const std::vector<Record>& records, int32_t partition) {
   std::vector<Placed> results(records.size());
-  std::vector<size_t> left(records.size());
-  for (size_t i = 0; i < left.size(); ++i) left[i] = i;
-  auto giveUp = timer_.now() + options_.giveUp;
-  auto pause = PAUSE;
-  while (!left.empty()) {
+  each(wait, records.size(), [&](const std::vector<size_t>& left, Again& again) {
     auto answer = call<Node::ProduceResults>(wait, Repeat::EvenIfUnknown, [&](Node::Client& node) {
       auto request = node.produceRequest();
       request.setTopic(topic);
@@ -118,8 +137,6 @@ std::vector<Placed> Client::produce(kj::WaitScope& wait, const std::string& topi
       for (size_t i = 0; i < left.size(); ++i) write(list[i], records[left[i]]);
       return request.send();
     });
-    std::vector<size_t> again;
-    kj::Duration advice = 0 * kj::MILLISECONDS;
     for (size_t i = 0; i < left.size(); ++i) {
       auto result = answer.getResults()[i];
       Placed placed;
@@ -128,19 +145,11 @@ std::vector<Placed> Client::produce(kj::WaitScope& wait, const std::string& topi
         placed = {true, at.getPartition(), at.getOffset(), {}};
       } else if (result.isError()) {
         placed.error.emplace(result.getError());
-        if (isTryAgain(placed.error->code) || isUnknown(placed.error->code)) {
-          again.push_back(left[i]);
-          ++repeated_[placed.error->code];
-          advice = std::max(advice, placed.error->retryAfterMs * kj::MILLISECONDS);
-        }
+        again.add(left[i], *placed.error);
       }
       results[left[i]] = std::move(placed);
     }
-    left = std::move(again);
-    if (left.empty() || timer_.now() > giveUp) break;
-    timer_.afterDelay(std::max(pause, advice)).wait(wait);
-    pause = std::min(pause * 2, PAUSE_MAX);
-  }
+  });
   if (std::any_of(results.begin(), results.end(), [](auto& one) { return bool(one.error); })) {
     throw ProduceError(std::move(results));
   }
@@ -347,8 +356,7 @@ capnp::Response<Results> Client::call(kj::WaitScope& wait, Repeat repeat, Send&&
       } else {
         if (!answer.hasError()) return answer;
         error.emplace(answer.getError());
-        // So that another node is asked.
-        if (error->code == ErrorCode::SHUTTING_DOWN || error->code == ErrorCode::INTERNAL) drop(connection);
+        if (isElsewhere(error->code)) drop(connection);
       }
     } catch (const kj::Exception& broken) {
       std::string why(broken.getDescription().cStr());
@@ -371,25 +379,55 @@ capnp::Response<Results> Client::call(kj::WaitScope& wait, Repeat repeat, Send&&
   }
 }
 
+// Sends the parts 0 to `count` of a batch, and those again that are refused with a code that allows
+// it, until nothing is left or the time is over. `attempt` keeps the results.
+template <typename Attempt>
+void Client::each(kj::WaitScope& wait, size_t count, Attempt&& attempt) {
+  std::vector<size_t> left(count);
+  for (size_t i = 0; i < count; ++i) left[i] = i;
+  auto giveUp = timer_.now() + options_.giveUp;
+  auto pause = PAUSE;
+  while (!left.empty()) {
+    Again again;
+    attempt(left, again);
+    left = std::move(again.left);
+    if (left.empty() || timer_.now() > giveUp) return;
+    for (auto& [code, times] : again.codes) repeated_[code] += times;
+    if (again.elsewhere) connection_ = nullptr;
+    timer_.afterDelay(std::max(pause, again.advice)).wait(wait);
+    pause = std::min(pause * 2, PAUSE_MAX);
+  }
+}
+
 template <typename Results, typename NewRequest>
 Unsettled Client::settle(kj::WaitScope& wait, const std::vector<Delivery>& deliveries,
                          NewRequest&& newRequest) {
-  Unsettled out;
-  if (deliveries.empty()) return out;
-  // Settling twice does no harm.
-  auto answer = call<Results>(wait, Repeat::EvenIfUnknown, [&](Node::Client& node) {
-    auto request = newRequest(node);
-    auto list = request.initLeases(deliveries.size());
-    for (size_t i = 0; i < deliveries.size(); ++i) {
-      list[i].setPartition(deliveries[i].lease.partition);
-      list[i].setOffset(deliveries[i].lease.offset);
-      list[i].setNonce(deliveries[i].lease.nonce);
+  std::vector<std::optional<Error>> errors(deliveries.size());
+  each(wait, deliveries.size(), [&](const std::vector<size_t>& left, Again& again) {
+    // Settling twice does no harm.
+    auto answer = call<Results>(wait, Repeat::EvenIfUnknown, [&](Node::Client& node) {
+      auto request = newRequest(node);
+      auto list = request.initLeases(left.size());
+      for (size_t i = 0; i < left.size(); ++i) {
+        auto& lease = deliveries[left[i]].lease;
+        list[i].setPartition(lease.partition);
+        list[i].setOffset(lease.offset);
+        list[i].setNonce(lease.nonce);
+      }
+      return request.send();
+    });
+    auto results = answer.getResults();
+    for (size_t i = 0; i < left.size(); ++i) {
+      auto& error = errors[left[i]];
+      error.reset();
+      if (!results[i].isError()) continue;
+      error.emplace(results[i].getError());
+      again.add(left[i], *error);
     }
-    return request.send();
   });
-  auto results = answer.getResults();
+  Unsettled out;
   for (size_t i = 0; i < deliveries.size(); ++i) {
-    if (results[i].isError()) out.emplace_back(deliveries[i], Error(results[i].getError()));
+    if (errors[i]) out.emplace_back(deliveries[i], *errors[i]);
   }
   return out;
 }

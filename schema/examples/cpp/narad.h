@@ -168,10 +168,13 @@ class Client {
 
  private:
   struct Connection;
+  struct Again;
   enum class Repeat { NotIfUnknown, EvenIfUnknown };
 
   template <typename Results, typename Send>
   capnp::Response<Results> call(kj::WaitScope& wait, Repeat repeat, Send&& send, uint32_t waitMs = 0);
+  template <typename Attempt>
+  void each(kj::WaitScope& wait, size_t count, Attempt&& attempt);
   template <typename Results, typename NewRequest>
   Unsettled settle(kj::WaitScope& wait, const std::vector<Delivery>& deliveries, NewRequest&& newRequest);
   std::shared_ptr<Connection> connected(kj::WaitScope& wait);

@@ -18,6 +18,7 @@ import contextlib
 import os
 import sys
 import time
+import types
 from typing import Optional
 
 import capnp
@@ -110,6 +111,28 @@ async def busy(client: narad.Client, topic: str) -> None:
         poll.cancel()  # ends the poll at the node, too
     check(await one_more == [], "an empty topic gave a record")
     say(f"busy: told to come back after {error.retry_after_ms} ms, done as soon as there was room")
+
+
+async def again(client: narad.Client) -> None:
+    """Leases that are refused for reasons that pass are sent again, the others are not. No node does
+    this when it is asked to, so the answers are made here."""
+    scripted = [["ok", "busy", "closed", "staleLease"], ["unavailable", "ok"], ["ok"]]
+    asked = []
+
+    async def send(_node, leases):
+        asked.append([lease["offset"] for lease in leases])
+        return types.SimpleNamespace(results=[result(code) for code in scripted.pop(0)])
+
+    def result(code: str):
+        error = types.SimpleNamespace(code=code, message="", hint="", retryAfterMs=1, detail="")
+        return types.SimpleNamespace(which="ok" if code == "ok" else "error", error=error)
+
+    deliveries = [narad.Delivery(Record(b""), narad.Lease(0, offset, 1), 1) for offset in range(4)]
+    left = await client._settle(deliveries, send)
+    check(asked == [[0, 1, 2, 3], [1, 2], [1]], f"what was sent again: {asked}")
+    outcome = [(delivery.lease.offset, error.code) for delivery, error in left]
+    check(outcome == [(3, "staleLease")], f"what could not be settled: {outcome}")
+    say("retries: single leases are settled again where the code allows it")
 
 
 async def take(client: narad.Client, topic: str, count: int) -> list[narad.Delivery]:
@@ -360,6 +383,7 @@ async def run(servers: list[str], count: int) -> None:
             await errors(client, name)
             await leases(client, name)
             await busy(client, name)
+            await again(client)
             work = await through_moves(client, admin, name, count)
             await compare(client, name, work)
         finally:

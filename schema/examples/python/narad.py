@@ -34,9 +34,21 @@ _SCHEMA_DIR = _HERE if (_HERE / "client.capnp").exists() else _HERE.parent.paren
 schema = capnp.load(os.fspath(_SCHEMA_DIR / "client.capnp"))
 
 #: Codes of calls that changed nothing and may be sent again as they are, soon or at another node.
-TRY_AGAIN = {"busy", "notOwner", "frozen", "notLeader", "unavailable", "shuttingDown", "dead"}
+TRY_AGAIN = {
+    "busy",
+    "diskFull",
+    "notOwner",
+    "frozen",
+    "closed",
+    "notLeader",
+    "unavailable",
+    "shuttingDown",
+    "dead",
+}
 #: Codes that leave open whether the change happened. So does a connection that breaks.
 UNKNOWN = {"unknownOutcome", "timeout", "internal"}
+#: Codes behind which another node may do better than the same one.
+ELSEWHERE = {"diskFull", "shuttingDown", "internal"}
 
 _PAUSE_S = 0.05  # before another attempt, where the node gives no advice
 _PAUSE_MAX_S = 1.0
@@ -143,34 +155,17 @@ class Client:
         """Stores a batch (at most 10 000 records and 4 MiB); each record is on a disk when this
         returns. Without a partition a key decides, and else the node. What was in doubt is sent
         again, so a record can be stored twice. Raises `ProduceError` if any record was refused."""
-        results: list = [None] * len(records)
-        left = list(range(len(records)))
-        give_up = time.monotonic() + self._give_up_s
-        pause = _PAUSE_S
-        while left:
-            batch = [_to_capnp(records[index]) for index in left]
-            answer = await self._call(
-                lambda node: node.produce(topic=topic, records=batch, partition=partition),
-                repeat_unknown=True,
-            )
-            again, advice_ms = [], 0
-            for index, result in zip(left, answer.results):
-                if result.which == "committed":
-                    results[index] = Placed(result.committed.partition, result.committed.offset)
-                elif result.which == "accepted":
-                    results[index] = Placed()
-                else:
-                    results[index] = NaradError.read(result.error)
-                    if results[index].code in TRY_AGAIN | UNKNOWN:
-                        again.append(index)
-                        advice_ms = max(advice_ms, results[index].retry_after_ms)
-            self.repeated.update(results[index].code for index in again)
-            left = again
-            if left:
-                if time.monotonic() > give_up:
-                    break
-                await asyncio.sleep(max(pause, advice_ms / 1000))
-                pause = min(pause * 2, _PAUSE_MAX_S)
+
+        def read(result):
+            if result.which == "committed":
+                return Placed(result.committed.partition, result.committed.offset)
+            return Placed() if result.which == "accepted" else NaradError.read(result.error)
+
+        results = await self._each(
+            [_to_capnp(record) for record in records],
+            lambda node, batch: node.produce(topic=topic, records=batch, partition=partition),
+            read,
+        )
         if any(isinstance(result, NaradError) for result in results):
             raise ProduceError(results)
         return results
@@ -309,15 +304,38 @@ class Client:
             {"partition": one.lease.partition, "offset": one.lease.offset, "nonce": one.lease.nonce}
             for one in deliveries
         ]
-        if not leases:
-            return []
         # Settling twice does no harm.
-        answer = await self._call(lambda node: send(node, leases), repeat_unknown=True)
-        return [
-            (delivery, NaradError.read(result.error))
-            for delivery, result in zip(deliveries, answer.results)
-            if result.which == "error"
-        ]
+        results = await self._each(
+            leases, send, lambda result: NaradError.read(result.error) if result.which == "error" else None
+        )
+        return [(delivery, error) for delivery, error in zip(deliveries, results) if error]
+
+    async def _each(self, items: list, send: Callable, read: Callable) -> list:
+        """Sends `items`, and those again that are refused with a code that allows it, until there is
+        another result for each or the time is over. `read` makes a `NaradError` of a refusal."""
+        results: list = [None] * len(items)
+        left = list(range(len(items)))
+        give_up = time.monotonic() + self._give_up_s
+        pause = _PAUSE_S
+        while left:
+            part = [items[index] for index in left]
+            answer = await self._call(lambda node: send(node, part), repeat_unknown=True)
+            again, advice_ms = [], 0
+            for index, result in zip(left, answer.results):
+                error = results[index] = read(result)
+                if isinstance(error, NaradError) and error.code in TRY_AGAIN | UNKNOWN:
+                    again.append(index)
+                    advice_ms = max(advice_ms, error.retry_after_ms)
+            left = again
+            if not left or time.monotonic() > give_up:
+                break
+            codes = [results[index].code for index in left]
+            self.repeated.update(codes)
+            if ELSEWHERE.intersection(codes):
+                self._drop(self._node)
+            await asyncio.sleep(max(pause, advice_ms / 1000))
+            pause = min(pause * 2, _PAUSE_MAX_S)
+        return results
 
     async def _call(self, send: Callable, wait_s: float = 0.0, repeat_unknown: bool = False):
         """One call until there is an answer. Without `repeat_unknown` a lost answer is an error,
@@ -332,8 +350,8 @@ class Client:
                 if not (hasattr(answer, "error") and answer._has("error")):
                     return answer
                 error = NaradError.read(answer.error)
-                if error.code in ("shuttingDown", "internal"):
-                    self._drop(node)  # so that another node is asked
+                if error.code in ELSEWHERE:
+                    self._drop(node)
             except (OSError, asyncio.TimeoutError, capnp.KjException) as cause:
                 if isinstance(cause, capnp.KjException) and cause.type == "UNIMPLEMENTED":
                     raise NaradError("unsupported", "the node is too old for this call") from cause
