@@ -23,6 +23,7 @@ mod transport;
 pub(crate) mod views;
 
 pub use machine::MetaMachine;
+pub(crate) use machine::encode;
 
 use crate::context::{Farewell, NodeContext};
 use crate::limits;
@@ -112,6 +113,9 @@ pub enum ControlError {
         /// How that was seen.
         reason: String,
     },
+    /// The cluster's metadata has what this release does not know.
+    #[error("{0}: nothing of it was applied; start the newer narad on this data directory")]
+    Newer(String),
     /// Another process runs under this id.
     #[error("a newer process of node {0} has registered elsewhere: stop one of the two")]
     Replaced(String),

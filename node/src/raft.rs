@@ -17,7 +17,7 @@ mod text;
 pub mod types;
 pub mod wire;
 
-pub use machine::Machine;
+pub use machine::{Machine, Unfit};
 pub use members::{MembershipError, TransferError};
 pub use network::{RaftTransport, TransportError};
 pub use node::{

@@ -1,9 +1,10 @@
-//! Members that come and go: snapshots to joiners, learners that become voters, voters that leave.
+//! Members that come and go: snapshots to joiners, learners that become voters, voters that leave; survivors of a
+//! lost quorum, of whom one is chosen; a member that meets what a newer release wrote.
 
 mod raft_support;
 
 use narad::raft::limits::{MAX_MESSAGE_BYTES, MAX_PROPOSAL_BYTES};
-use narad::raft::{MembershipError, RaftNode};
+use narad::raft::{MembershipError, RaftNode, rescue};
 use raft_support::*;
 
 const THREE: [&str; 3] = ["a", "b", "c"];
@@ -231,5 +232,109 @@ fn a_node_that_lost_its_directory_hurts_nobody_and_can_join_again() {
         lead.promote(&id).await.unwrap();
         nodes.push(empty);
         assert_eq!(converge(&nodes).await.len(), 40);
+    });
+}
+
+/// What is noted where the log of a chosen survivor was cut.
+const NOTE: &str = "cut here";
+
+async fn only_voter(cluster: &Cluster, id: &str) -> rescue::Standing {
+    let dir = cluster.options(id).dir;
+    rescue::make_only_voter(&dir, id, |_| NOTE.as_bytes().to_vec())
+        .await
+        .unwrap()
+}
+
+/// Five nodes of which d and e survive; with `behind`, d has missed what was committed last.
+async fn survivors(cluster: &Cluster, behind: bool) -> Vec<String> {
+    let mut nodes = cluster.found(&["a", "b", "c", "d", "e"]).await;
+    for number in 0..5 {
+        write(&nodes, &format!("early {number}")).await;
+    }
+    converge(&nodes).await;
+    if behind {
+        cluster.cut("d");
+        nodes.retain(|node| node.id() != "d");
+        for number in 0..5 {
+            write(&nodes, &format!("late {number}")).await;
+        }
+    }
+    let kept = converge(&nodes).await;
+    if behind {
+        let d = cluster.net_node("d");
+        nodes.push(d);
+    }
+    for node in nodes {
+        cluster.stop(node).await;
+    }
+    cluster.heal();
+    kept
+}
+
+#[test]
+fn another_survivor_with_the_same_log_follows_the_chosen_one_again() {
+    run(async {
+        let cluster = Cluster::new("rescue-right");
+        let mut kept = survivors(&cluster, false).await;
+        let standing = only_voter(&cluster, "d").await;
+        let other = rescue::look(&cluster.options("e").dir, "e").await.unwrap();
+        assert_eq!(standing.last_index, other.last_index);
+        let nodes = vec![cluster.start("d").await, cluster.start("e").await];
+        write(&nodes[..1], "new").await;
+        nodes[0].add_learner("e", peer("e")).await.unwrap();
+        nodes[0].promote("e").await.unwrap();
+        kept.extend([NOTE.to_owned(), "new".to_owned()]);
+        assert_eq!(converge(&nodes).await, kept);
+    });
+}
+
+#[test]
+fn a_survivor_that_had_more_than_the_chosen_one_takes_nothing_and_keeps_its_log() {
+    run(async {
+        let cluster = Cluster::new("rescue-wrong");
+        let kept = survivors(&cluster, true).await;
+        let had = rescue::look(&cluster.options("e").dir, "e").await.unwrap();
+        let standing = only_voter(&cluster, "d").await;
+        assert!(standing.last_index < had.last_index);
+        let (d, e) = (cluster.start("d").await, cluster.start("e").await);
+        assert_eq!(texts(&e), kept, "it knows them to be committed");
+        write(std::slice::from_ref(&d), "new").await;
+        d.add_learner("e", peer("e")).await.unwrap();
+        let leader = d.clone();
+        until("it is told", || cluster.net.unfit.get() > 0).await;
+        // However long the leader's log becomes.
+        for number in 0..10 {
+            write(std::slice::from_ref(&leader), &number.to_string()).await;
+        }
+        let refused = cluster.net.unfit.get();
+        until("it is asked again", || cluster.net.unfit.get() > refused).await;
+        assert_eq!(texts(&e), kept);
+        assert_eq!(leader.lag("e"), None, "it has acknowledged nothing");
+        cluster.stop(e).await;
+        let has = rescue::look(&cluster.options("e").dir, "e").await.unwrap();
+        assert_eq!(
+            (has.last_term, has.last_index),
+            (had.last_term, had.last_index)
+        );
+    });
+}
+
+#[test]
+fn a_proposal_of_a_newer_release_stops_the_node_before_it() {
+    run(async {
+        let cluster = Cluster::new("newer");
+        let nodes = cluster.found(&["a"]).await;
+        write(&nodes, "known").await;
+        let proposed = nodes[0].propose(UNKNOWN.to_vec()).await;
+        assert!(proposed.is_err_and(|error| error.is_unknown()));
+        until("Raft stops", || nodes[0].fatal().is_some()).await;
+        let why = nodes[0].fatal().unwrap();
+        assert!(why.contains("of a newer release"), "{why}");
+        assert_eq!(texts(&nodes[0]), ["known"]);
+        assert!(nodes[0].propose(b"later".to_vec()).await.is_err());
+        assert_eq!(texts(&nodes[0]), ["known"], "nothing behind it either");
+        for node in nodes {
+            cluster.stop(node).await;
+        }
     });
 }

@@ -8,9 +8,12 @@ use super::args::{RecoverQuorumArgs, SalvageArgs};
 use super::error::{CliError, CliResult};
 use super::output::Out;
 use super::units;
+use crate::control;
 use crate::data_dir::{self, DataDir, DataDirError};
 use crate::raft::rescue::{self, RescueError, Standing};
 use crate::salvage::{self, SalvageError, What};
+use narad_core::ids::{RaftIndex, RaftTerm, RecoveryId};
+use narad_core::meta::{Command, LogPoint, Recovery};
 use serde_json::json;
 use std::path::Path;
 
@@ -40,7 +43,7 @@ pub fn recover_quorum(args: &RecoverQuorumArgs, as_json: bool) -> CliResult {
             .await
             .map_err(|error| CliError::new("storage", error.to_string(), "look at the disk"))?;
         let done = if accept {
-            rescue::make_only_voter(&raft, &id).await
+            rescue::make_only_voter(&raft, &id, recovered).await
         } else {
             rescue::look(&raft, &id).await
         };
@@ -60,6 +63,18 @@ pub fn recover_quorum(args: &RecoverQuorumArgs, as_json: bool) -> CliResult {
         out.line(text(&id, &standing, accept))?;
     }
     out.flush()
+}
+
+/// What the log says about its being cut.
+fn recovered(standing: &Standing) -> Vec<u8> {
+    let kept = LogPoint {
+        term: RaftTerm(standing.last_term),
+        index: RaftIndex(standing.last_index),
+    };
+    let id = RecoveryId(rand::random::<u64>().max(1));
+    control::encode(&Command::Recovered {
+        recovery: Recovery { id, kept },
+    })
 }
 
 fn refused(error: RescueError) -> CliError {

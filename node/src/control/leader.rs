@@ -25,7 +25,8 @@ pub(super) fn start(core: Rc<Core>, bulk: Arc<BulkServer>) {
         loop {
             let status = watch.status();
             if let Some(reason) = status.fatal.clone() {
-                core.fail(ControlError::Stopped(reason));
+                let newer = core.raft.machine().borrow().unreadable().map(str::to_owned);
+                core.fail(newer.map_or(ControlError::Stopped(reason), ControlError::Newer));
                 return;
             }
             let leads = (status.role == RaftRole::Leader).then_some(status.term);

@@ -1,11 +1,11 @@
 //! The metadata behind Raft: commands and snapshots as JSON, applied versions published.
 //!
 //! What this file keeps true: every applied batch is published once, before anyone is told that
-//! its proposal is applied; bytes that do not parse are refused in the same way on every node.
+//! its proposal is applied; what a newer release wrote is not passed over: the node stops before it.
 
-use crate::raft::{Machine, MembershipView};
-use narad_core::ids::RaftIndex;
-use narad_core::meta::{Command, MetaState, Refusal, Reply};
+use crate::raft::{Machine, MembershipView, Unfit};
+use narad_core::ids::{RaftIndex, RaftTerm};
+use narad_core::meta::{Command, LogPoint, MetaState, Reply, Stranger};
 use std::sync::Arc;
 use tokio::sync::watch;
 
@@ -14,6 +14,7 @@ pub struct MetaMachine {
     state: MetaState,
     published: watch::Sender<Arc<MetaState>>,
     changed: bool,
+    unreadable: Option<String>,
 }
 
 impl MetaMachine {
@@ -24,13 +25,21 @@ impl MetaMachine {
             state: MetaState::default(),
             published,
             changed: false,
+            unreadable: None,
         }
+    }
+}
+
+impl MetaMachine {
+    /// What the log holds that this release does not understand; Raft has stopped before it.
+    pub(super) fn unreadable(&self) -> Option<&str> {
+        self.unreadable.as_deref()
     }
 }
 
 /// A command as bytes of a proposal.
 #[must_use]
-pub(super) fn encode(command: &Command) -> Vec<u8> {
+pub(crate) fn encode(command: &Command) -> Vec<u8> {
     serde_json::to_vec(command).expect("a command is JSON")
 }
 
@@ -40,22 +49,17 @@ pub(super) fn decode(answer: &[u8]) -> Result<Reply, String> {
 }
 
 impl Machine for MetaMachine {
-    fn apply(&mut self, index: u64, _term: u64, proposal: &[u8]) -> Vec<u8> {
-        let reply = match serde_json::from_slice::<Command>(proposal) {
-            Ok(command) => self.state.apply(RaftIndex(index), &command),
-            // Proposers encode typed commands, so this is a command of a newer release; nodes of
-            // this release must all do the same with it, which is nothing.
-            Err(error) => {
-                tracing::error!(index, %error, "a command of a newer release was not understood; upgrade this node");
-                Reply::Refused {
-                    refusal: Refusal::BadSettings {
-                        detail: format!("a node does not know this command: {error}"),
-                    },
-                }
-            }
-        };
+    fn apply(&mut self, index: u64, _term: u64, proposal: &[u8]) -> Result<Vec<u8>, String> {
+        // Proposers encode typed commands, so what does not parse is of a newer release. Other nodes may
+        // understand it, so leaving it out would make two clusters of one.
+        let command: Command = serde_json::from_slice(proposal).map_err(|error| {
+            let why = newer(&error);
+            self.unreadable = Some(why.clone());
+            why
+        })?;
+        let reply = self.state.apply(RaftIndex(index), &command);
         self.changed = true;
-        serde_json::to_vec(&reply).expect("a reply is JSON")
+        Ok(serde_json::to_vec(&reply).expect("a reply is JSON"))
     }
 
     fn membership_changed(&mut self, membership: &MembershipView) {
@@ -82,16 +86,45 @@ impl Machine for MetaMachine {
     }
 
     fn restore(&mut self, snapshot: &[u8]) -> Result<(), String> {
-        self.state = serde_json::from_slice(snapshot).map_err(|error| error.to_string())?;
+        self.state = serde_json::from_slice(snapshot).map_err(|error| newer(&error))?;
         self.changed = true;
         Ok(())
     }
+
+    fn check_snapshot(&self, snapshot: &[u8], (term, index): (u64, u64)) -> Result<(), Unfit> {
+        let theirs: MetaState =
+            serde_json::from_slice(snapshot).map_err(|error| Unfit::Newer(newer(&error)))?;
+        if let (Some(theirs), Some(ours)) = (theirs.cluster, self.state.cluster)
+            && theirs != ours
+        {
+            let stranger = Stranger::OtherCluster {
+                theirs: ours,
+                ours: theirs,
+            };
+            return Err(Unfit::Diverged(stranger.to_string()));
+        }
+        let committed = LogPoint {
+            term: RaftTerm(term),
+            index: RaftIndex(index),
+        };
+        if theirs.continues(self.state.recovery(), committed) {
+            Ok(())
+        } else {
+            Err(Unfit::Diverged(Stranger::Diverged.to_string()))
+        }
+    }
+}
+
+/// What to tell the operator about metadata that does not parse.
+fn newer(error: &serde_json::Error) -> String {
+    format!("this log was written by a newer narad; upgrade this node ({error})")
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use narad_core::ids::{NodeId, NodeIncarnation};
+    use narad_core::ids::{NodeId, NodeIncarnation, RecoveryId};
+    use narad_core::meta::Recovery;
 
     fn register(id: &str) -> Vec<u8> {
         encode(&Command::Register {
@@ -110,14 +143,14 @@ mod tests {
     fn a_batch_is_published_once_and_a_snapshot_gives_the_same_state() {
         let (sender, mut receiver) = watch::channel(Arc::new(MetaState::default()));
         let mut machine = MetaMachine::new(sender);
-        let reply = machine.apply(4, 1, &register("a"));
+        let reply = machine.apply(4, 1, &register("a")).unwrap();
         assert_eq!(
             decode(&reply),
             Ok(Reply::Done {
                 index: RaftIndex(4)
             })
         );
-        machine.apply(5, 1, &register("b"));
+        machine.apply(5, 1, &register("b")).unwrap();
         assert!(!receiver.has_changed().unwrap());
         machine.applied(5);
         assert_eq!(receiver.borrow_and_update().members.len(), 2);
@@ -131,12 +164,58 @@ mod tests {
     }
 
     #[test]
-    fn bytes_that_are_no_command_change_nothing() {
+    fn what_a_newer_release_wrote_stops_the_node_and_changes_nothing() {
         let (sender, _receiver) = watch::channel(Arc::new(MetaState::default()));
         let mut machine = MetaMachine::new(sender);
-        let reply = decode(&machine.apply(3, 1, b"{\"command\":\"of_the_future\"}")).unwrap();
-        assert!(matches!(reply, Reply::Refused { .. }));
-        assert_eq!(machine.state, MetaState::default());
+        machine.apply(2, 1, &register("a")).unwrap();
+        let before = machine.state.clone();
+        let known = String::from_utf8(register("a")).unwrap();
+        let field = known.replacen('{', "{\"of_the_future\":1,", 1);
+        for proposal in ["{\"command\":\"of_the_future\"}", &field] {
+            let why = machine.apply(3, 1, proposal.as_bytes()).unwrap_err();
+            assert!(why.contains("upgrade this node"), "{why}");
+            assert_eq!(machine.state, before, "{proposal}");
+        }
         assert!(machine.restore(b"not json").is_err());
+        let snapshot = String::from_utf8(machine.snapshot()).unwrap();
+        assert_eq!(machine.check_snapshot(snapshot.as_bytes(), (1, 2)), Ok(()));
+        for name in ["\"applied\"", "\"shards\""] {
+            let newer = snapshot.replacen(name, &format!("\"of_the_future\":1,{name}"), 1);
+            assert_ne!(newer, snapshot);
+            let refused = machine.check_snapshot(newer.as_bytes(), (1, 2));
+            assert!(matches!(refused, Err(Unfit::Newer(_))), "{refused:?}");
+            assert!(machine.restore(newer.as_bytes()).is_err());
+            assert_eq!(machine.state, before);
+        }
+    }
+
+    #[test]
+    fn a_snapshot_that_lost_committed_changes_is_refused() {
+        let (sender, _receiver) = watch::channel(Arc::new(MetaState::default()));
+        let mut machine = MetaMachine::new(sender);
+        machine.apply(2, 1, &register("a")).unwrap();
+        let mut theirs = machine.state.clone();
+        theirs.apply(
+            RaftIndex(9),
+            &Command::Recovered {
+                recovery: Recovery {
+                    id: RecoveryId(1),
+                    kept: LogPoint {
+                        term: RaftTerm(1),
+                        index: RaftIndex(7),
+                    },
+                },
+            },
+        );
+        let snapshot = serde_json::to_vec(&theirs).unwrap();
+        assert_eq!(machine.check_snapshot(&snapshot, (1, 7)), Ok(()));
+        let refused = machine.check_snapshot(&snapshot, (1, 8));
+        assert!(matches!(refused, Err(Unfit::Diverged(_))), "{refused:?}");
+        machine.restore(&snapshot).unwrap();
+        assert_eq!(
+            machine.check_snapshot(&snapshot, (2, 90)),
+            Ok(()),
+            "its own line"
+        );
     }
 }

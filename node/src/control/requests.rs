@@ -3,10 +3,11 @@
 //! What this file keeps true: requests never wait behind each other's network calls; Raft's own
 //! messages have a bound of their own, so that a flood of proposals cannot cost an election.
 
+use super::ControlError;
 use super::core::Core;
 use crate::limits;
 use crate::messages::{Answer, ControlRequest, ProposeError};
-use crate::raft::{RaftMessage, RaftMessageKind, TransferError};
+use crate::raft::{RaftHandleError, RaftMessage, RaftMessageKind, TransferError, Unfit};
 use narad_core::ids::{ClusterId, NodeId};
 use narad_wire::error::{ErrorCode, WireFault};
 use std::future::Future;
@@ -176,10 +177,18 @@ async fn raft_message(
         )
         .retry_after_ms(100));
     }
-    core.raft
-        .handle(RaftMessage { kind, body })
-        .await
-        .map_err(|error| WireFault::new(ErrorCode::Unavailable, error.to_string()))
+    let handled = core.raft.handle(RaftMessage { kind, body }).await;
+    handled.map_err(|error| {
+        let text = error.to_string();
+        if let RaftHandleError::Unfit(unfit) = error {
+            let id = core.id().to_string();
+            core.fail(match unfit {
+                Unfit::Diverged(reason) => ControlError::Diverged { id, reason },
+                Unfit::Newer(reason) => ControlError::Newer(reason),
+            });
+        }
+        WireFault::new(ErrorCode::Unavailable, text)
+    })
 }
 
 /// Gives leadership to any other voter that is alive.

@@ -18,8 +18,9 @@ use tokio::sync::watch;
 
 /// What the shell puts behind Raft. Called on the executor of Raft only, never re-entrantly; nothing here may await.
 pub trait Machine: 'static {
-    /// Applies one committed proposal and answers it. Must be deterministic: every node applies the same.
-    fn apply(&mut self, index: u64, term: u64, proposal: &[u8]) -> Vec<u8>;
+    /// Applies one committed proposal and answers it. Must be deterministic: every node applies the same, or none at
+    /// all: on an error nothing has changed, nothing is applied after it, and Raft stops here with that error.
+    fn apply(&mut self, index: u64, term: u64, proposal: &[u8]) -> Result<Vec<u8>, String>;
     /// A committed entry, or a snapshot, set the members of the cluster.
     fn membership_changed(&mut self, membership: &MembershipView);
     /// Everything up to and including `index` is applied: the moment to publish a version.
@@ -29,6 +30,23 @@ pub trait Machine: 'static {
     fn snapshot(&self) -> Vec<u8>;
     /// Replaces the whole state. On an error the state must be as before; Raft then stops with that error.
     fn restore(&mut self, snapshot: &[u8]) -> Result<(), String>;
+    /// Whether a snapshot of the leader may replace the state, on a node that knows its own log to be committed up to
+    /// this term and index. Asked before anything is kept of it; on an error Raft stops here.
+    fn check_snapshot(&self, snapshot: &[u8], committed: (u64, u64)) -> Result<(), Unfit> {
+        let _ = (snapshot, committed);
+        Ok(())
+    }
+}
+
+/// Why what a leader sent cannot be taken by this node, now or ever.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Unfit {
+    /// It contradicts what this node knows to be committed.
+    #[error("{0}")]
+    Diverged(String),
+    /// This release cannot read it.
+    #[error("{0}")]
+    Newer(String),
 }
 
 /// openraft's view of a [`Machine`].
@@ -110,11 +128,18 @@ impl<M: Machine> RaftStateMachine<TypeConfig> for MachineAdaptor<M> {
             match entry.payload {
                 EntryPayload::Blank => {}
                 EntryPayload::Normal(proposal) => {
-                    answer = Applied(self.machine.borrow_mut().apply(
-                        id.index,
-                        term_of(&id),
-                        &proposal.0,
-                    ));
+                    let applied =
+                        self.machine
+                            .borrow_mut()
+                            .apply(id.index, term_of(&id), &proposal.0);
+                    match applied {
+                        Ok(bytes) => answer = Applied(bytes),
+                        Err(why) => {
+                            // What came before it counts.
+                            self.publish();
+                            return Err(io::Error::other(format!("entry {}: {why}", id.index)));
+                        }
+                    }
                 }
                 EntryPayload::Membership(membership) => {
                     self.membership = StoredMembership::new(Some(id), membership);

@@ -7,7 +7,7 @@ use super::limits::{
     CORE_CHANNEL, MAX_APPEND_ENTRIES, MAX_NODE_ID_BYTES, MAX_PROPOSAL_BYTES, SNAPSHOT_CHUNK_BYTES,
     SNAPSHOT_CHUNK_TIMEOUT_MS,
 };
-use super::machine::{Machine, MachineAdaptor};
+use super::machine::{Machine, MachineAdaptor, Unfit};
 use super::network::{AddressBook, PeerFactory, RaftTransport};
 use super::receive::Arriving;
 use super::runtime::GlommioRuntime;
@@ -186,10 +186,12 @@ pub(super) struct Inner<M: Machine> {
     pub(super) options: RaftOptions,
     pub(super) raft: Raft<TypeConfig, MachineAdaptor<M>>,
     pub(super) transport: Rc<dyn RaftTransport>,
-    log: LogStore,
+    pub(super) log: LogStore,
     machine: Rc<RefCell<M>>,
     applied: watch::Receiver<Option<u64>>,
     arriving: RefCell<Option<Arriving>>,
+    /// Why nothing is taken from the leader any more.
+    pub(super) unfit: RefCell<Option<Unfit>>,
 }
 
 /// A running node. A clone is another handle to the same node; all stay on the executor that started it.
@@ -240,6 +242,7 @@ impl<M: Machine> RaftNode<M> {
                 machine,
                 applied,
                 arriving: RefCell::default(),
+                unfit: RefCell::default(),
             }),
         };
         node.follow_addresses(book);

@@ -1,17 +1,19 @@
 //! Receiving: what a peer sent, handed to Raft, and the answer as bytes.
 //!
 //! Keeps true: a peer's bytes are checked before Raft sees them; one snapshot at a time is collected, within its
-//! bound, and installed only when it is complete and its checksum is right.
+//! bound, and installed only when it is complete and its checksum is right; nothing is taken from a leader whose log
+//! contradicts what is committed here. Raft takes that for impossible, and would answer that it has the leader's
+//! entries; it happens when a lost quorum was replaced by a survivor that had less.
 
-use super::machine::Machine;
+use super::machine::{Machine, Unfit};
 use super::node::{BarrierError, RaftNode};
-use super::types::{Snapshot, TypeConfig};
+use super::types::{LogId, Snapshot, TypeConfig, Vote, term_of};
 use super::wire::{
     ChunkHeader, ChunkReply, DecodeError, RaftMessage, RaftMessageKind, ReadIndexReply,
     decode_chunk, from_bytes, to_bytes,
 };
 use openraft::async_runtime::watch::WatchReceiver;
-use openraft::raft::SnapshotResponse;
+use openraft::raft::{AppendEntriesRequest, SnapshotResponse};
 
 /// Why a message of a peer got no answer.
 #[derive(Debug, thiserror::Error)]
@@ -22,6 +24,9 @@ pub enum RaftHandleError {
     /// Raft has stopped here: this node has to be restarted.
     #[error("Raft has stopped on this node: {0}")]
     Stopped(String),
+    /// Nothing can be taken from this leader: this node must not go on.
+    #[error(transparent)]
+    Unfit(#[from] Unfit),
     /// A snapshot arrived damaged.
     #[error(
         "the snapshot arrived damaged (checksum {found:08x}, sent {sent:08x}); it is sent again"
@@ -51,12 +56,16 @@ impl<M: Machine> RaftNode<M> {
         let RaftMessage { kind, body } = message;
         let raft = self.raft();
         match kind {
-            RaftMessageKind::AppendEntries => Ok(to_bytes(
-                &raft
-                    .append_entries(from_bytes(&body)?)
-                    .await
-                    .map_err(stopped)?,
-            )),
+            RaftMessageKind::AppendEntries => {
+                let request: AppendEntriesRequest<TypeConfig> = from_bytes(&body)?;
+                let entries = request.entries.iter().map(|entry| entry.log_id);
+                self.check_committed(
+                    &request.vote,
+                    request.prev_log_id.into_iter().chain(entries),
+                )?;
+                let answer = raft.append_entries(request).await.map_err(stopped)?;
+                Ok(to_bytes(&answer))
+            }
             RaftMessageKind::Vote => Ok(to_bytes(
                 &raft.vote(from_bytes(&body)?).await.map_err(stopped)?,
             )),
@@ -82,6 +91,53 @@ impl<M: Machine> RaftNode<M> {
                 }
             })),
         }
+    }
+
+    /// Refuses positions of a leader's log that contradict what is committed here. Once one was seen, nothing is taken
+    /// any more: what could be answered would be wrong.
+    fn check_committed(
+        &self,
+        vote: &Vote,
+        theirs: impl Iterator<Item = LogId>,
+    ) -> Result<(), Unfit> {
+        if let Some(unfit) = &*self.inner.unfit.borrow() {
+            return Err(unfit.clone());
+        }
+        let (known, committed) = {
+            let metrics = self.raft().metrics();
+            let metrics = metrics.borrow_watched();
+            (metrics.vote.clone(), metrics.local_committed)
+        };
+        // A former leader: it is told so, and what it had may be anything.
+        let Some(committed) = committed.filter(|_| known <= *vote) else {
+            return Ok(());
+        };
+        for id in theirs.take_while(|id| id.index <= committed.index) {
+            let ours = self.inner.log.log_id_at(id.index);
+            // Terms never fall along a log, which tells about entries too that are purged here.
+            let later = term_of(&id) > term_of(&committed);
+            if later || ours.is_some_and(|ours| ours != id) {
+                return Err(self.unfit(Unfit::Diverged(format!(
+                    "the leader's log has term {} at index {}, where this node has a committed entry of another term \
+                     (it knows entries up to term {}, index {} to be committed)",
+                    term_of(&id),
+                    id.index,
+                    term_of(&committed),
+                    committed.index
+                ))));
+            }
+        }
+        Ok(())
+    }
+
+    fn unfit(&self, unfit: Unfit) -> Unfit {
+        let mut slot = self.inner.unfit.borrow_mut();
+        if slot.is_none() {
+            tracing::error!(
+                "{unfit}; nothing of the leader's log is taken, and nothing is deleted here"
+            );
+        }
+        slot.get_or_insert(unfit).clone()
     }
 
     async fn take_chunk(
@@ -130,6 +186,14 @@ impl<M: Machine> RaftNode<M> {
                 sent: header.crc,
             });
         }
+        self.check_committed(&header.vote, header.meta.last_log_id.into_iter())?;
+        let committed = self.raft().metrics().borrow_watched().local_committed;
+        let committed = committed.map_or((0, 0), |id| (term_of(&id), id.index));
+        let checked = self
+            .machine()
+            .borrow()
+            .check_snapshot(&arrived.data, committed);
+        checked.map_err(|unfit| self.unfit(unfit))?;
         let snapshot = Snapshot {
             meta: header.meta,
             snapshot: arrived.data,

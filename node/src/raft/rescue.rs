@@ -1,11 +1,14 @@
 //! The last resort after a lost quorum: one surviving voter is made the only one, while it does not run.
 //!
-//! Keeps true: nothing that this node's log holds is dropped; what is added is one more entry, in a term above every
-//! one that this node has seen, so that whoever holds an older log follows. That no other node is rescued as well
+//! Keeps true: nothing that this node's log holds is dropped; what is added is two more entries, in a term above every
+//! one that this node has seen, so that whoever holds an older log follows; they say where the log was cut, so that
+//! whoever holds more of it can tell. That no other node is rescued as well
 //! nobody here can see: the operator must.
 
 use super::store::{self, StoreError};
-use super::types::{Entry, LogId, MembershipView, RaftNodeId, StoredMembership, Vote, term_of};
+use super::types::{
+    Entry, LogId, MembershipView, Proposal, RaftNodeId, StoredMembership, Vote, term_of,
+};
 use openraft::entry::RaftEntry;
 use openraft::storage::{RaftLogStorage, RaftLogStorageExt};
 use openraft::{EntryPayload, Membership, RaftLogReader};
@@ -82,18 +85,27 @@ async fn read(opened: &mut store::Opened) -> Result<Standing, RescueError> {
 }
 
 /// Makes the node that this directory belongs to, and that does not run, the only voter of its cluster.
-/// Everybody else is admitted again by it once it leads.
+/// Everybody else is admitted again by it once it leads. `note` makes the proposal that follows: for those who had
+/// more than this node it says where the log that goes on was cut.
 ///
 /// # Errors
 /// [`RescueError`]; then the directory says what it said before.
-pub async fn make_only_voter(dir: &Path, node_id: &str) -> Result<Standing, RescueError> {
+pub async fn make_only_voter(
+    dir: &Path,
+    node_id: &str,
+    note: impl FnOnce(&Standing) -> Vec<u8>,
+) -> Result<Standing, RescueError> {
     let mut opened = store::open(dir, node_id).await?;
-    let done = add_entry(&mut opened, node_id).await;
+    let done = add_entries(&mut opened, node_id, note).await;
     opened.log.close().await?;
     done
 }
 
-async fn add_entry(opened: &mut store::Opened, node_id: &str) -> Result<Standing, RescueError> {
+async fn add_entries(
+    opened: &mut store::Opened,
+    node_id: &str,
+    note: impl FnOnce(&Standing) -> Vec<u8>,
+) -> Result<Standing, RescueError> {
     let before = read(opened).await?;
     let peer = before
         .members
@@ -110,11 +122,15 @@ async fn add_entry(opened: &mut store::Opened, node_id: &str) -> Result<Standing
     let term = before.last_term.max(before.vote_term) + 1;
     // The vote first: a log may not be ahead of it.
     opened.log.save_vote(&Vote::new(term, id)).await?;
-    let log_id = LogId::new_term_index(term, before.last_index + 1);
-    let entry = Entry::new_membership(log_id, membership);
+    let at = |index| LogId::new_term_index(term, index);
+    let alone = Entry::new_membership(at(before.last_index + 1), membership);
+    let note = Entry::new(
+        at(before.last_index + 2),
+        EntryPayload::Normal(Proposal(note(&before))),
+    );
     opened
         .log
-        .blocking_append([entry])
+        .blocking_append([alone, note])
         .await
         .map_err(std::io::Error::other)?;
     Ok(before)

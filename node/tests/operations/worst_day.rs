@@ -3,8 +3,8 @@
 use crate::support::{Cluster, wait_for};
 use crate::{fails, narad, numbered, ok, produce, produce_everywhere, wait_consumed, wait_dead};
 
-fn three(name: &str) -> (Cluster, String) {
-    let mut cluster = Cluster::founders(name, 3, &[]);
+fn founders(name: &str, count: usize) -> (Cluster, String) {
+    let mut cluster = Cluster::founders(name, count, &[]);
     cluster.start_all();
     cluster.wait_ready();
     cluster.leader();
@@ -24,7 +24,7 @@ fn wait_served(cluster: &Cluster, at: usize, topic: &str, count: usize) {
 
 #[test]
 fn a_dead_node_is_given_up_and_hands_over_what_it_has_when_it_comes_back() {
-    let (mut cluster, server) = three("forget");
+    let (mut cluster, server) = founders("forget", 3);
     ok(&server, &["topic", "create", "t", "--partitions", "6"]);
     let early = produce_everywhere(&server, "t", 6, 150);
     // A living node is not given up.
@@ -39,9 +39,17 @@ fn a_dead_node_is_given_up_and_hands_over_what_it_has_when_it_comes_back() {
     assert!(refused.contains("has not removed node n3"), "{refused}");
 
     let shown = ok(&server, &["cluster", "forget", "n3"]);
-    for part in ["2 partitions", "t/", "nothing was changed", "--accept-loss"] {
+    for part in [
+        "2 partitions",
+        "t/",
+        "nothing was changed",
+        "--accept-loss --deaths 1",
+    ] {
         assert!(shown.contains(part), "{part} is missing:\n{shown}");
     }
+    let other = ["cluster", "forget", "n3", "--accept-loss", "--deaths", "9"];
+    let refused = fails(&server, &other);
+    assert!(refused.contains("since its loss was listed"), "{refused}");
     assert_eq!(cluster.nodes[0].member("n3").unwrap()["owned"], 2);
     let path = "/v1/cluster/members/n3/forget";
     let (status, body) = cluster.nodes[1].http("POST", path).unwrap();
@@ -80,10 +88,10 @@ fn a_dead_node_is_given_up_and_hands_over_what_it_has_when_it_comes_back() {
 
 #[test]
 fn a_survivor_becomes_the_only_voter_and_the_lost_ones_are_given_up() {
-    let (mut cluster, _) = three("quorum");
+    let (mut cluster, _) = founders("quorum", 4);
     let server = cluster.nodes[2].addr();
-    ok(&server, &["topic", "create", "t", "--partitions", "6"]);
-    let lines = produce_everywhere(&server, "t", 6, 50);
+    ok(&server, &["topic", "create", "t", "--partitions", "8"]);
+    let lines = produce_everywhere(&server, "t", 8, 50);
     let view = cluster.nodes[2].get("/v1/topics/t").unwrap();
     let kept = view["partitions"].as_array().unwrap();
     let kept = kept.iter().filter(|p| p["owner"] == "n3").count();
@@ -100,8 +108,9 @@ fn a_survivor_becomes_the_only_voter_and_the_lost_ones_are_given_up() {
         "{running}"
     );
     cluster.node("n3").kill();
+    cluster.node("n4").kill();
     let looked = ok(&server, &["recover-quorum", &dir]);
-    assert!(looked.contains("voters n1, n2, n3") && looked.contains("nothing was changed"));
+    assert!(looked.contains("voters n1, n2, n3, n4") && looked.contains("nothing was changed"));
     let again = ok(&server, &["recover-quorum", &dir]);
     assert_eq!(looked, again, "looking changes nothing");
     let done = ok(&server, &["recover-quorum", &dir, "--accept-loss"]);
@@ -111,25 +120,33 @@ fn a_survivor_becomes_the_only_voter_and_the_lost_ones_are_given_up() {
 
     cluster.node("n3").start();
     cluster.node("n3").wait_ready();
+    // The other survivor is admitted again.
+    cluster.node("n4").start();
+    cluster.node("n4").wait_ready();
+    wait_for("it votes again", || {
+        (cluster.nodes[2].member("n4")?["role"] == "voter").then_some(())
+    });
     for id in ["n1", "n2"] {
         wait_dead(&mut cluster, 2, id);
+        let shown = ok(&server, &["cluster", "forget", id]);
+        assert!(shown.contains("2 partitions, size not known"), "{shown}");
         ok(&server, &["cluster", "forget", id, "--accept-loss"]);
     }
-    wait_served(&cluster, 2, "t", 6);
+    wait_served(&cluster, 2, "t", 8);
     let more = numbered("more", 100);
     produce(&server, "t", &more);
     wait_consumed(&server, "t", &more);
     // A new node joins as ever.
     let join = format!("--join={server}");
-    let fourth = cluster.add("n4", &[&join]);
-    cluster.nodes[fourth].start();
-    cluster.nodes[fourth].wait_ready();
+    let fifth = cluster.add("n5", &[&join]);
+    cluster.nodes[fifth].start();
+    cluster.nodes[fifth].wait_ready();
     wait_for("it votes", || {
-        (cluster.nodes[2].member("n4")?["role"] == "voter").then_some(())
+        (cluster.nodes[2].member("n5")?["role"] == "voter").then_some(())
     });
-    // What only the survivor's disk held is all there.
+    // What only the survivors' disks held is all there.
     let mut seen = 0;
-    for partition in 0..6 {
+    for partition in 0..8 {
         let partition = partition.to_string();
         let args = ["replay", "t", "--partition", &partition, "--from", "0"];
         let output = narad(&server, &args).output().expect("narad runs");

@@ -9,8 +9,8 @@ use futures::future::LocalBoxFuture;
 use glommio::{LocalExecutorBuilder, Placement};
 use narad::raft::limits::MAX_MESSAGE_BYTES;
 use narad::raft::{
-    BarrierError, Machine, MembershipView, ProposeError, RaftMessage, RaftMessageKind, RaftNode,
-    RaftOptions, RaftPeer, RaftTransport, TransportError,
+    BarrierError, Machine, MembershipView, ProposeError, RaftHandleError, RaftMessage,
+    RaftMessageKind, RaftNode, RaftOptions, RaftPeer, RaftTransport, TransportError,
 };
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
@@ -61,6 +61,9 @@ pub(crate) async fn until(what: &str, mut check: impl FnMut() -> bool) {
     }
 }
 
+/// What a proposal begins with that this machine does not understand.
+pub(crate) const UNKNOWN: &[u8] = b"of the future";
+
 /// Remembers every proposal with its index, in order.
 #[derive(Default)]
 pub(crate) struct Ledger {
@@ -73,14 +76,17 @@ pub(crate) struct Ledger {
 }
 
 impl Machine for Ledger {
-    fn apply(&mut self, index: u64, term: u64, proposal: &[u8]) -> Vec<u8> {
+    fn apply(&mut self, index: u64, term: u64, proposal: &[u8]) -> Result<Vec<u8>, String> {
         assert!(term > 0);
+        if proposal.starts_with(UNKNOWN) {
+            return Err("a proposal of a newer release".to_owned());
+        }
         assert!(
             self.applied.last().is_none_or(|(last, _)| *last < index),
             "applied twice or out of order"
         );
         self.applied.push((index, proposal.to_vec()));
-        self.applied.len().to_string().into_bytes()
+        Ok(self.applied.len().to_string().into_bytes())
     }
     fn membership_changed(&mut self, membership: &MembershipView) {
         self.members = membership.clone();
@@ -107,6 +113,8 @@ pub(crate) struct Net {
     pub(crate) largest: Cell<usize>,
     pub(crate) chunks: Cell<usize>,
     pub(crate) read_indexes: Cell<usize>,
+    /// Messages that were refused because they contradict what the receiver knows to be committed.
+    pub(crate) unfit: Cell<usize>,
 }
 
 struct Link {
@@ -159,6 +167,9 @@ impl RaftTransport for Link {
                 return Err(TransportError::Unreachable("cut off".to_owned()));
             };
             let answer = node.handle(request).await;
+            if let Err(RaftHandleError::Unfit(_)) = &answer {
+                self.net.unfit.set(self.net.unfit.get() + 1);
+            }
             if !self.net.reaches(&self.from, target) {
                 return Err(TransportError::Timeout);
             }
@@ -228,6 +239,11 @@ impl Cluster {
                 .unwrap();
         }
         nodes
+    }
+
+    /// The running node with this id.
+    pub(crate) fn net_node(&self, id: &str) -> RaftNode<Ledger> {
+        self.net.nodes.borrow()[&addr(id)].clone()
     }
 
     pub(crate) fn cut(&self, id: &str) {

@@ -13,10 +13,11 @@ use alloc::vec::Vec;
 use core::fmt;
 use serde::{Deserialize, Serialize};
 
-/// A change of the metadata. Encoded as JSON in the Raft log, tagged by name, so that fields can
-/// be added.
+/// A change of the metadata. Encoded as JSON in the Raft log, tagged by name. A release that does not know a
+/// command, or a field of one, stops before it rather than apply half of it. So what is added later has a default
+/// for logs without it (`default`), and is left out of the log while it has that (`skip_serializing_if`).
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(tag = "command", rename_all = "snake_case")]
+#[serde(tag = "command", rename_all = "snake_case", deny_unknown_fields)]
 pub enum Command {
     /// A process of a node starts (or joins): its addresses and incarnation. Keeps the drain flag
     /// and the death count; marks it alive. Refused for a removed node and for another disk under

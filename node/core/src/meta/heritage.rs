@@ -25,6 +25,7 @@ pub struct LogPoint {
 
 /// A lost quorum that was replaced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Recovery {
     /// Which one.
     pub id: RecoveryId,

@@ -1,7 +1,8 @@
 //! Shapes of the replicated metadata.
 //!
 //! What this file keeps true: cloning a state is cheap (topics and members are shared until they
-//! change), because every applied version is handed to all shards.
+//! change), because every applied version is handed to all shards; a state with parts that this release does not
+//! know is refused as a whole, not read without them (see [`Command`](crate::meta::Command)).
 
 use super::heritage::Recovery;
 use crate::ids::{
@@ -26,6 +27,7 @@ pub enum MemberStatus {
 
 /// One node of the cluster.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Member {
     /// Its id.
     pub id: NodeId,
@@ -63,6 +65,7 @@ pub struct Member {
 
 /// Settings of a topic.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct TopicSettings {
     /// How long a delivered record stays invisible before it is delivered again, in ms.
     pub visibility_ms: u64,
@@ -147,6 +150,7 @@ impl Default for TopicSettings {
 
 /// Where a partition should end up.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct MoveTarget {
     /// The node that is to own it.
     pub node: NodeId,
@@ -160,7 +164,7 @@ pub struct MoveTarget {
 
 /// How an epoch ended, which decides where a salvage of the old copy starts (rule R9).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum EpochEnd {
     /// By CompleteMove: everything up to the captured end went along.
     Completed {
@@ -179,6 +183,7 @@ pub enum EpochEnd {
 
 /// An ended epoch whose copy has not been reclaimed yet (rule R7).
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct EndedEpoch {
     /// The epoch.
     pub epoch: Epoch,
@@ -190,6 +195,7 @@ pub struct EndedEpoch {
 
 /// Raft's state of one partition.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Assignment {
     /// Who serves it now.
     pub owner: NodeId,
@@ -221,6 +227,7 @@ impl Assignment {
 
 /// One incarnation of a topic.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Topic {
     /// Its incarnation.
     pub id: TopicId,
@@ -258,6 +265,7 @@ impl Holdings {
 
 /// Everything that Raft replicates.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct MetaState {
     /// Log index of the last command applied.
     pub applied: RaftIndex,

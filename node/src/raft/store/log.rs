@@ -100,6 +100,13 @@ impl LogStore {
         &self.dir
     }
 
+    /// Term and index of the entry at `index`, if it is in the log or is the last that was purged.
+    pub(in crate::raft) fn log_id_at(&self, index: u64) -> Option<LogId> {
+        let mut memory = self.memory.borrow_mut();
+        let purged = memory.purged.filter(|id| id.index == index);
+        purged.or_else(|| memory.record(index).map(|record| record.id))
+    }
+
     /// Waits until everything appended so far is on disk, or the log has stopped.
     pub async fn flush(&self) -> Result<(), StoreError> {
         let mut disk = self.disk.lock().await;

@@ -45,9 +45,9 @@ impl Drop for Dir {
 struct Remember(Vec<Vec<u8>>);
 
 impl Machine for Remember {
-    fn apply(&mut self, _index: u64, _term: u64, proposal: &[u8]) -> Vec<u8> {
+    fn apply(&mut self, _index: u64, _term: u64, proposal: &[u8]) -> Result<Vec<u8>, String> {
         self.0.push(proposal.to_vec());
-        Vec::new()
+        Ok(Vec::new())
     }
     fn membership_changed(&mut self, _membership: &MembershipView) {}
     fn applied(&mut self, _index: u64) {}
