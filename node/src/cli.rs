@@ -9,6 +9,7 @@ pub mod connect;
 pub mod consume;
 pub mod decommission;
 pub mod error;
+mod forget;
 pub mod interrupt;
 pub mod lines;
 pub mod moves;

@@ -6,7 +6,7 @@
 use super::routes::{Reply, json, problem, stopping, view};
 use crate::context::{NodeContext, Stopping};
 use crate::messages::{ControlRequest, ProposeError};
-use narad_core::ids::NodeId;
+use narad_core::ids::{DeathGeneration, NodeId};
 use narad_core::meta::{Command, Refusal, Reply as Applied};
 use serde_json::json;
 use std::sync::Arc;
@@ -104,6 +104,23 @@ pub(super) fn loss(ctx: &Arc<NodeContext>, id: &str) -> Reply {
     }
 }
 
+/// The list whose loss is accepted, if it is named: `deaths=N`.
+fn deaths(url: &str) -> Result<Option<DeathGeneration>, Box<Reply>> {
+    let query = url.split_once('?').map_or("", |(_, query)| query);
+    let named = query
+        .split('&')
+        .find_map(|part| part.strip_prefix("deaths="));
+    let Some(named) = named else {
+        return Ok(None);
+    };
+    let number = named.parse().map_err(|_| {
+        let message = format!("deaths={named:?} is no number");
+        Box::new(problem(400, "invalid", &message, "GET this path says it"))
+    })?;
+    Ok(Some(DeathGeneration(number)))
+}
+
+/// Gives a dead node up; with `deaths=N` only as it was when that was listed.
 pub(super) fn forget(ctx: &Arc<NodeContext>, id: &str, url: &str) -> Reply {
     let id = match node(id) {
         Ok(id) => id,
@@ -114,14 +131,18 @@ pub(super) fn forget(ctx: &Arc<NodeContext>, id: &str, url: &str) -> Reply {
         let hint = format!("GET this path lists it; POST it with ?{ACCEPT} to do it");
         return problem(400, "invalid", &message, &hint);
     }
+    let deaths = match deaths(url) {
+        Ok(deaths) => deaths,
+        Err(reply) => return *reply,
+    };
     let state = ctx.state();
     if let Some(why) = crate::control::views::heirless(&state, &id) {
         return problem(409, "refused", &why, "GET this path shows what is lost");
     }
-    let deaths = state.members.get(&id).map(|member| member.deaths);
+    let now = state.members.get(&id).map(|member| member.deaths);
     let command = Command::ForgetMember {
         id: id.clone(),
-        deaths: deaths.unwrap_or_default(),
+        deaths: deaths.or(now).unwrap_or_default(),
     };
     change(ctx, command, 200, &json!({ "id": id, "forgotten": true }))
 }

@@ -7,16 +7,15 @@
 use super::args::{ClusterCommand, Limit, PartitionName};
 use super::connect::Session;
 use super::decommission;
-use super::error::{CliError, CliResult};
+use super::error::CliResult;
+use super::forget;
 use super::interrupt::Interrupt;
 use super::moves;
 use super::output::{Out, render, table, wrap};
 use super::screen;
 use super::units;
 use narad_core::ids::PartitionIndex;
-use narad_wire::client::{
-    LossView, LostCopyView, LostPartitionView, MemberView, MembersView, PlanView,
-};
+use narad_wire::client::{MemberView, MembersView, PlanView};
 use serde_json::json;
 
 /// Runs one of the cluster commands.
@@ -73,26 +72,7 @@ pub async fn run(
             node,
             accept_loss,
             deaths,
-        } => {
-            // What is given up is what was listed: by the command that named the deaths, or just now.
-            let (mut loss, mut done) = session.forget(&node, false, 0).await?;
-            if accept_loss {
-                let seen = deaths.unwrap_or(loss.deaths);
-                (loss, done) = session.forget(&node, true, seen).await?;
-            }
-            if accept_loss && !done {
-                return Err(CliError::new(
-                    "unavailable",
-                    format!("{node} was not given up: the node that was asked did not do it"),
-                    "try again, or name another node with --server",
-                ));
-            }
-            if session.json {
-                out.json(&json!({"node": node, "forgotten": done, "loss": loss}))?;
-            } else {
-                out.line(forget(&node, &loss, done))?;
-            }
-        }
+        } => forget::run(session, &node, accept_loss, deaths, &mut out).await?,
         ClusterCommand::Pause | ClusterCommand::Resume => {
             let wanted = matches!(command, ClusterCommand::Pause);
             let paused = session.pause_rebalance(Some(wanted)).await?;
@@ -185,90 +165,6 @@ fn print<V: serde::Serialize>(
     } else {
         out.line(for_people(view))
     }
-}
-
-/// What giving up a node loses, or has lost.
-fn forget(node: &str, loss: &LossView, done: bool) -> String {
-    let mut text = if done {
-        format!(
-            "{node} is given up. Lost with its disk, unless it comes back (then it hands over what it has):"
-        )
-    } else {
-        format!("giving {node} up loses:")
-    };
-    text.push_str(&format!(
-        "\n  {} partitions, {}",
-        loss.partitions.len(),
-        sizes(&loss.partitions)
-    ));
-    for one in &loss.partitions {
-        text.push_str(&format!("\n    {}/{}", one.topic, one.partition));
-        match one.bytes {
-            Some(bytes) => text.push_str(&format!(", {}", units::size(bytes))),
-            None => text.push_str(", size not known"),
-        }
-        if !one.target.is_empty() {
-            text.push_str(&format!(" (a copy is under way to {})", one.target));
-        }
-    }
-    text.push_str(&old_copies(&loss.copies));
-    let told = if loss.told {
-        format!("{} accepted records", units::count(loss.undispatched))
-    } else {
-        "accepted records, how many is not known".to_owned()
-    };
-    text.push_str(&format!("\n  {told} in its ingress WAL"));
-    for note in &loss.notes {
-        text.push_str(&format!("\nnote: {note}"));
-    }
-    if !done {
-        text.push_str(&format!(
-            "\nnothing was changed; narad cluster forget {node} --accept-loss --deaths {} does it",
-            loss.deaths
-        ));
-    }
-    text
-}
-
-/// The sizes of partitions together, and of how many they are not known.
-fn sizes(partitions: &[LostPartitionView]) -> String {
-    let known: Vec<u64> = partitions.iter().filter_map(|one| one.bytes).collect();
-    let all = units::size(known.iter().sum());
-    match partitions.len() - known.len() {
-        0 => format!("{all} as last told"),
-        n if n == partitions.len() => "size not known (the leader has not heard it)".to_owned(),
-        n => format!("{all} as last told, and {n} of a size that is not known"),
-    }
-}
-
-/// Old copies on the disk that is given up, those first that may hold records which exist nowhere else.
-fn old_copies(copies: &[LostCopyView]) -> String {
-    if copies.is_empty() {
-        return String::new();
-    }
-    let mut text = format!(
-        "\n  {} old copies that it had not handed over yet",
-        copies.len()
-    );
-    let rank = |one: &&LostCopyView| u8::from(one.end == "completed");
-    let mut sorted: Vec<&LostCopyView> = copies.iter().collect();
-    sorted.sort_by_key(rank);
-    for one in sorted {
-        let what = match one.end.as_str() {
-            "promoted" => format!(
-                "acknowledged records from offset {} on may be on its disk only: its place was taken while it was \
-                 dead",
-                one.from
-            ),
-            "completed" => format!(
-                "everything below offset {} went along when it moved",
-                one.from
-            ),
-            _ => "may be the last of what it holds: the owner after it was given up".to_owned(),
-        };
-        text.push_str(&format!("\n    {}/{}: {what}", one.topic, one.partition));
-    }
-    text
 }
 
 fn members(view: &MembersView) -> String {
