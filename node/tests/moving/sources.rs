@@ -115,6 +115,11 @@ fn promote_over_isolated(name: &str) -> (Cluster, Vec<String>, Plan, BTreeSet<St
 #[test]
 fn an_isolated_source_is_fenced_before_it_is_promoted_over_and_its_later_records_come_back() {
     let (mut cluster, addrs, plan, acked) = promote_over_isolated("source-isolated");
+    // Whoever gave it up now would lose them, and is told so.
+    let path = format!("/v1/cluster/members/{}/forget", plan.from);
+    let loss = cluster.node(&plan.to).get(&path).expect("it is dead");
+    let told = (&loss["copies"][0]["partition"], &loss["copies"][0]["end"]);
+    assert_eq!(told, (&plan.partition.into(), &"promoted".into()), "{loss}");
     cluster.node(&plan.from).signal(Signal::SIGCONT);
     check_end(&mut cluster, &addrs, &plan, acked);
 }
