@@ -8,6 +8,7 @@ pub mod cluster;
 pub mod connect;
 pub mod consume;
 pub mod decommission;
+mod departure;
 pub mod error;
 mod forget;
 pub mod interrupt;

@@ -202,6 +202,11 @@ fn members(view: &MembersView) -> String {
             )
         })
         .collect();
+    let unconfirmed = if view.local {
+        "\nnot confirmed: the leader could not be asked. This is what the node that answered knows; it may be old"
+    } else {
+        ""
+    };
     let leader = if view.leader.is_empty() {
         "no leader: nothing can be moved, created or deleted until a majority of the voters is back"
             .to_owned()
@@ -211,7 +216,7 @@ fn members(view: &MembersView) -> String {
             view.leader, view.term, view.applied
         )
     };
-    format!("{}\n{held}\n{leader}", render(&rows))
+    format!("{}\n{held}\n{leader}{unconfirmed}", render(&rows))
 }
 
 /// The steps and notes of a plan, for people.
@@ -263,6 +268,12 @@ mod tests {
             "{text}"
         );
         assert!(text.contains("no leader"), "{text}");
+        assert!(!text.contains("not confirmed"), "{text}");
+        let local = members(&MembersView {
+            local: true,
+            ..view.clone()
+        });
+        assert!(local.contains("not confirmed"), "{local}");
         assert!(
             text.lines().all(|line| line.chars().count() <= 100),
             "{text}"

@@ -1,13 +1,14 @@
 //! `narad cluster decommission`: drain a node off and remove it, cancel that, show the plan of it,
 //! or stay until it is done.
 //!
-//! What this file keeps true: `--wait` ends with success only when the node is no member any more;
-//! it ends with failure only when something that will not pass by itself holds the removal, and
+//! What this file keeps true: `--wait` ends with success only when the cluster has said that the node left
+//! it in order: one that is not in some node's list may be unknown there, or was given up; it ends with failure only when something that will not pass by itself holds the removal, and
 //! then says what.
 
 use super::args::DecommissionArgs;
 use super::cluster;
 use super::connect::Session;
+use super::departure::{confirmed_out, end_of, left};
 use super::error::{CliError, CliResult};
 use super::interrupt::Interrupt;
 use super::moves::interrupted;
@@ -15,8 +16,6 @@ use super::output::{Out, Progress};
 use super::precheck;
 use super::units;
 use narad_wire::client::{MemberView, MovesView, PlanView};
-use narad_wire::error::WireError;
-use serde_json::json;
 use std::time::{Duration, Instant};
 
 /// Between two looks.
@@ -46,7 +45,10 @@ pub async fn run(
     if !args.cancel {
         // What will hold it is said before anything is set in motion.
         let checked = match session.decommission(node, false, true).await {
-            Err(error) if args.wait && has_left(&error) => return left(session, node, 0, out),
+            Err(error) if args.wait => match end_of(node, error) {
+                Ok(()) => return left(session, node, 0, out),
+                Err(error) => return Err(error),
+            },
             checked => checked?,
         };
         let limit = session.throttle(None).await?;
@@ -134,7 +136,7 @@ fn estimate(plan: &PlanView, moves: &MovesView, limit: u64) -> String {
 /// What one look says.
 #[derive(Debug, PartialEq, Eq)]
 enum Look {
-    /// The node is no member any more.
+    /// The node is not in the list.
     Out,
     /// The drain flag was taken away.
     Kept,
@@ -236,24 +238,6 @@ async fn wait(
     left(session, node, took, out)
 }
 
-/// Says that the node is out.
-fn left(session: &Session, node: &str, took_ms: u64, out: &mut Out) -> CliResult {
-    if session.json {
-        out.json(&json!({"node": node, "removed": true, "elapsed_ms": took_ms}))
-    } else {
-        out.line(format_args!(
-            "{node} is out of the cluster after {}",
-            units::millis(took_ms)
-        ))
-    }
-}
-
-/// The node was a member and has left: what `--wait` waits for.
-fn has_left(error: &WireError) -> bool {
-    let detail = error.fault().map(|fault| fault.detail.as_str());
-    detail == Some(crate::control::registration::refused::REMOVED)
-}
-
 async fn watch(
     session: &Session,
     node: &str,
@@ -268,7 +252,11 @@ async fn watch(
         let view = session.members().await?;
         let member = view.members.iter().find(|member| member.id == node);
         match judge(member) {
-            Look::Out => return Ok(()),
+            Look::Out => {
+                if confirmed_out(session, node).await? {
+                    return Ok(());
+                }
+            }
             Look::Kept => {
                 return Err(CliError::new(
                     "cancelled",
@@ -282,7 +270,13 @@ async fn watch(
             }
             Look::Going => stuck = None,
         }
-        let member = member.expect("a node that is not out is a member");
+        let Some(member) = member else {
+            // The node that answered is behind.
+            if interrupt.pause(LOOK_EVERY).await {
+                return Err(interrupted());
+            }
+            continue;
+        };
         let moves = session.moves().await?;
         let text = message(member, &moves);
         if member.held != last_hold || told.elapsed() >= TELL_EVERY {
@@ -365,7 +359,7 @@ mod tests {
     }
 
     #[test]
-    fn out_means_no_member() {
+    fn out_of_the_list_is_told_from_kept() {
         assert_eq!(judge(None), Look::Out);
         assert_eq!(judge(Some(&member())), Look::Going);
         let kept = MemberView {

@@ -4,6 +4,7 @@
 //! knows (what nodes have told it) is shown by the leader and forwarded to it by the others.
 
 use super::core::Core;
+use super::registration::refused;
 use crate::limits;
 use narad_core::ids::{NodeId, PartitionKey};
 use narad_core::meta::{EpochEnd, Member, MemberStatus, MetaState};
@@ -31,6 +32,19 @@ impl Core {
                 Ok(self.members_view(true))
             }
         }
+    }
+
+    /// Fails when `node` is no member. Not knowing it counts only behind a barrier: a node that has just
+    /// started, or was cut off, knows too few.
+    async fn known(&self, node: &NodeId) -> Result<(), WireFault> {
+        if !self.state().members.contains_key(node) {
+            self.barrier().await.map_err(not_current)?;
+        }
+        let state = self.state();
+        if state.members.contains_key(node) {
+            return Ok(());
+        }
+        Err(no_member(&state, node))
     }
 
     /// The leader's address, when it is another node and not too many views are being forwarded
@@ -118,10 +132,8 @@ impl Core {
         self: &Rc<Self>,
         draining: Option<NodeId>,
     ) -> Result<PlanView, WireFault> {
-        if let Some(node) = &draining
-            && !self.state().members.contains_key(node)
-        {
-            return Err(no_member(node));
+        if let Some(node) = &draining {
+            self.known(node).await?;
         }
         if let Some((addr, _forwarded)) = self.whom_to_ask() {
             return self
@@ -159,10 +171,8 @@ impl Core {
             let asked = self.call_loss(&addr, &node).await;
             return asked.map_err(narad_wire::error::WireError::into_fault);
         }
+        self.known(&node).await?;
         let state = self.state();
-        if !state.members.contains_key(&node) {
-            return Err(no_member(&node));
-        }
         let beats = self.beats.borrow();
         let told = beats.told(&node, &state);
         let count = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
@@ -190,9 +200,31 @@ impl Core {
     }
 }
 
-fn no_member(node: &NodeId) -> WireFault {
-    WireFault::new(ErrorCode::NotMember, format!("there is no member {node}"))
-        .hint("see `narad cluster members` for the ids")
+/// Why `node` is no member, by a state that is known to be current.
+pub(crate) fn no_member(state: &MetaState, node: &NodeId) -> WireFault {
+    let fault = |text: String| WireFault::new(ErrorCode::NotMember, text);
+    if state.forgotten.contains(node) {
+        return fault(format!("{node} was given up while it was dead (narad cluster forget)"))
+            .detail(refused::FORGOTTEN)
+            .hint(
+                "what only its disk holds is handed over by starting it once more, or by narad salvage; \
+                 do not empty the disk before that",
+            );
+    }
+    if state.removed.contains_key(node) {
+        return fault(format!("{node} has left the cluster already"))
+            .detail(refused::REMOVED)
+            .hint("it can be switched off; its id is not used again");
+    }
+    fault(format!("there is no member {node}")).hint("see narad cluster members for the ids")
+}
+
+/// What is answered about a member that this node does not know, while it may only be behind.
+pub(crate) fn not_current(why: impl std::fmt::Display) -> WireFault {
+    let text = format!("this node cannot tell who the members are now: {why}");
+    WireFault::new(ErrorCode::Unavailable, text)
+        .hint("ask another node, or try again in a moment")
+        .retry_after_ms(100)
 }
 
 /// Old copies on the node's disk that the metadata still knows of.

@@ -46,6 +46,19 @@ async fn ask_plan(server: &NodeServer, draining: Option<NodeId>) -> Result<PlanV
         .map_err(stopping)?
 }
 
+/// Fails when `id` is no member, which counts only behind a barrier.
+async fn known(server: &NodeServer, id: &NodeId) -> Result<(), WireFault> {
+    let ctx = &server.shard.ctx;
+    if !ctx.state().members.contains_key(id) {
+        ctx.barrier().await.map_err(views::not_current)?;
+    }
+    let state = ctx.state();
+    if state.members.contains_key(id) {
+        return Ok(());
+    }
+    Err(views::no_member(&state, id))
+}
+
 /// Sets or clears the drain flag, or only shows what would follow.
 pub(crate) async fn decommission(
     server: &NodeServer,
@@ -57,22 +70,7 @@ pub(crate) async fn decommission(
         let id = node_id(&text(params.get_node())?)?;
         (id, params.get_cancel(), params.get_dry_run())
     };
-    let state = server.shard.ctx.state();
-    if state.removed.contains_key(&id) {
-        return Err(WireFault::new(
-            narad_wire::error::ErrorCode::NotMember,
-            format!("{id} has left the cluster already"),
-        )
-        .detail(crate::control::registration::refused::REMOVED)
-        .hint("it can be switched off; its id is not used again"));
-    }
-    if !state.members.contains_key(&id) {
-        return Err(WireFault::new(
-            narad_wire::error::ErrorCode::NotMember,
-            format!("there is no member {id}"),
-        )
-        .hint("see narad cluster members for the ids"));
-    }
+    known(server, &id).await?;
     if !dry_run {
         let command = Command::SetDraining {
             id: id.clone(),

@@ -60,6 +60,11 @@ fn a_dead_node_is_given_up_and_hands_over_what_it_has_when_it_comes_back() {
     let done = ok(&server, &["cluster", "forget", "n3", "--accept-loss"]);
     assert!(done.contains("n3 is given up"), "{done}");
     assert!(cluster.nodes[0].member("n3").is_none());
+    // Nobody takes that for a drain that has ended, and empties the disk.
+    let refused = fails(&server, &["cluster", "decommission", "n3", "--wait"]);
+    assert!(refused.contains("somebody gave it up"), "{refused}");
+    let refused = fails(&server, &["cluster", "decommission", "n9", "--wait"]);
+    assert!(refused.contains("there is no member n9"), "{refused}");
     let view = cluster.nodes[0].get("/v1/topics/t").unwrap();
     let owners = view["partitions"].as_array().unwrap();
     assert!(owners.iter().all(|p| p["owner"] != "n3"), "{view}");
