@@ -52,8 +52,8 @@ fn hurries(effect: &TargetEffect) -> Option<bool> {
         TargetEffect::QueryBarrier | TargetEffect::Interrupt | TargetEffect::Report(_) => None,
         TargetEffect::CheckLocal
         | TargetEffect::OpenStaging
-        | TargetEffect::SetAside
-        | TargetEffect::ResetStaging
+        | TargetEffect::SetAside { .. }
+        | TargetEffect::ResetStaging { .. }
         | TargetEffect::TrimStaging { .. }
         | TargetEffect::OpenSource
         | TargetEffect::CheckPrefixes { .. }
