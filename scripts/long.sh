@@ -7,7 +7,7 @@ source "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/lib.sh"
 case "${1:-}" in
 "") ;;
 -h | --help)
-  printf 'usage: scripts/long.sh\n\nRuns a soak of five minutes, five minutes of the simulator and of power cuts, and the fuzzers for a\nminute each. For an hour: scripts/soak.sh\n'
+  printf 'usage: scripts/long.sh\n\nRuns a soak of five minutes, five minutes of the simulator and of power cuts, twenty storms over Raft, and\nthe fuzzers for a minute each. For an hour: scripts/soak.sh\n'
   exit 0
   ;;
 *) wrong_usage "unknown argument '$1'" ;;
@@ -26,4 +26,6 @@ step() {
 step "soak" scripts/soak.sh 5
 step "simulator" scripts/sim.sh 5
 step "power cuts" scripts/power.sh 5
+step "storms" env NARAD_RAFT_SEEDS=20 \
+  cargo test --locked -p narad --test raft_faults many_storms -- --ignored --nocapture
 step "fuzzers" scripts/fuzz.sh 60
