@@ -17,7 +17,7 @@ use crate::store::keep::Age;
 use crate::store::read::ReadBatch;
 use crate::store::recover::{RecoveryReport, scan_file};
 use crate::store::scrub::ScrubReport;
-use crate::store::state::{LogStats, State};
+use crate::store::state::{LogStats, OnDurable, State};
 use futures::channel::oneshot;
 use narad_core::copy::{InstallMark, Manifest, SegmentId, SegmentState};
 use narad_core::ids::{CopyId, Offset, Origin, PartitionKey, WalId, WalSeq, WallMs};
@@ -170,6 +170,13 @@ impl Log {
     ) -> Result<Ticket, AppendError> {
         let (appended, done) = self.0.submit(records.into(), origin)?;
         Ok(Ticket { appended, done })
+    }
+
+    /// Has `tell` called whenever records have become durable, with the bytes of their keys and values,
+    /// also when nobody waits for them any more. Replaces what was told to before.
+    pub fn on_durable(&self, tell: impl Fn(u64) + 'static) {
+        let tell = OnDurable(Rc::new(tell));
+        self.0.on_durable.replace(Some(tell));
     }
 
     /// High-watermark: exclusive bound of what may be read.

@@ -5,6 +5,8 @@ mod common;
 use common::*;
 use narad_core::ids::{Offset, Origin, WalId, WalSeq, WallMs};
 use narad_storage::Log;
+use std::cell::Cell;
+use std::rc::Rc;
 
 #[test]
 fn what_was_acked_is_read_back_and_survives_reopening() {
@@ -102,6 +104,32 @@ fn marks_survive_and_count_what_is_queued() {
         assert_eq!(log.mark(WalId(9)), WalSeq(7));
         assert_eq!(log.mark(WalId(8)), WalSeq(0));
     });
+}
+
+#[test]
+fn what_nobody_waits_for_any_more_is_told_when_it_is_durable() {
+    let dir = Dir::new("told");
+    run(&dir, |root| async move {
+        let log = Log::create(&root, copy(1), &options()).await.unwrap();
+        let told = Rc::new(Cell::new(0));
+        let (tell, told_of) = (told.clone(), log.clone());
+        log.on_durable(move |bytes| {
+            assert!(told_of.hwm() > Offset(0), "it can be read by then");
+            tell.set(tell.get() + bytes);
+        });
+        let ticket = log.submit(records(0, 2, 300), None).unwrap();
+        drop(ticket);
+        log.settle().await;
+        assert_eq!(told.get(), content(&records(0, 2, 300)));
+        log.append(records(2, 1, 300), None).await.unwrap();
+        assert_eq!(told.get(), content(&records(0, 3, 300)));
+        // It holds the log.
+        log.on_durable(|_| ());
+    });
+}
+
+fn content(records: &[narad_storage::Record]) -> u64 {
+    records.iter().map(|one| one.content_len() as u64).sum()
 }
 
 #[test]

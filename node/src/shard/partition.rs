@@ -48,7 +48,7 @@ pub(crate) struct Partition {
     /// Held while records are taken out of the lease table and read.
     pub(crate) delivery: Mutex<()>,
     pub(crate) sessions: RefCell<Sessions>,
-    pub(crate) writes: RefCell<RateMeter>,
+    pub(crate) writes: Rc<RefCell<RateMeter>>,
     pub(crate) wakes: Wakes,
     /// Raft knows that this epoch's log was opened; before that nothing is acknowledged.
     pub(crate) marked: Cell<bool>,
@@ -103,6 +103,13 @@ impl Partition {
             mono_ms(),
         )
         .with_freeze_ttl_ms(ctx.config.moves.freeze_ttl_ms);
+        let writes = Rc::<RefCell<RateMeter>>::default();
+        // Told by the log: whoever sent the records may be gone when they have become durable.
+        let (arrivals, meter) = (wakes.arrivals.clone(), writes.clone());
+        log.on_durable(move |bytes| {
+            meter.borrow_mut().add(mono_ms(), bytes);
+            arrivals.notify_waiters();
+        });
         Self {
             copy,
             log,
@@ -111,7 +118,7 @@ impl Partition {
             leases: RefCell::new(leases),
             delivery: Mutex::new(()),
             sessions: RefCell::default(),
-            writes: RefCell::default(),
+            writes,
             wakes,
             marked: Cell::new(marked),
             stopped: RefCell::new(None),
@@ -204,7 +211,6 @@ impl Partition {
             (origin.is_none() && self.source.borrow().needs_lease()).then(|| batch.to_records());
         // Queued before anything is awaited: what was checked still holds.
         let _in_flight = InFlight::enter(self);
-        let bytes = batch.content_len() as u64;
         let failed = |error: AppendError| {
             if matches!(error, AppendError::Closed { .. }) {
                 self.wakes.due.add(self.key());
@@ -218,8 +224,6 @@ impl Partition {
             .metrics
             .commit_seconds
             .observe(began.elapsed().as_secs_f64());
-        self.writes.borrow_mut().add(mono_ms(), bytes);
-        self.wakes.arrivals.notify_waiters();
         self.check_ack().map_err(|fault| Unappended {
             fault: Box::new(fault),
             records: kept,

@@ -284,12 +284,14 @@ impl Store {
         state.work.padding_bytes += written.padding as u64;
         segment.totals.len = len;
         let mut finished = Vec::with_capacity(group.len());
+        let mut content = 0;
         for (pending, pos) in group.into_iter().zip(&written.positions) {
             segment.add_frame(*pos, &pending);
             if let Some(origin) = pending.origin {
                 note_mark(&mut state.durable_marks, origin, pending.end());
             }
             state.work.appends += 1;
+            content += pending.batch.content_len() as u64;
             finished.push(pending.done);
             if pending.batch.is_gone() {
                 state.cache.clear();
@@ -317,6 +319,10 @@ impl Store {
             let _ = done.send(Ok(()));
         }
         self.waiters.wake_all();
+        let tell = self.on_durable.borrow().clone();
+        if let Some(tell) = tell {
+            (tell.0)(content);
+        }
     }
 
     /// There was no room: nothing of the group, nor of what waits behind it, was written.

@@ -18,6 +18,7 @@ use narad_core::copy::{InstallMark, SegmentId};
 use narad_core::ids::{Epoch, Offset};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
+use std::fmt;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
@@ -131,6 +132,18 @@ pub(crate) struct Store {
     /// Held by whoever writes the list.
     pub(crate) list_lock: Semaphore,
     pub(crate) meta_file: RefCell<Option<Rc<DiskFile>>>,
+    /// Whom every group that has become durable is told to.
+    pub(crate) on_durable: RefCell<Option<OnDurable>>,
+}
+
+/// Takes bytes of records.
+#[derive(Clone)]
+pub(crate) struct OnDurable(pub(crate) Rc<dyn Fn(u64)>);
+
+impl fmt::Debug for OnDurable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("OnDurable")
+    }
 }
 
 impl State {
@@ -232,6 +245,7 @@ impl Store {
             meta_lock: Semaphore::new(1),
             list_lock: Semaphore::new(1),
             meta_file: RefCell::new(None),
+            on_durable: RefCell::new(None),
         })
     }
 
