@@ -217,12 +217,12 @@ impl Shard {
             },
             ShardRequest::CheckPrefix {
                 key,
-                move_id: _,
+                move_id,
                 segment,
                 answer,
             } => {
                 let result = match self.opened(key) {
-                    Ok(partition) => partition.check_prefix(segment).await,
+                    Ok(partition) => partition.check_prefix(move_id, segment).await,
                     Err(fault) => Err(fault),
                 };
                 let _ = answer.send(result);

@@ -327,11 +327,12 @@ impl Partition {
     /// `checkPrefix`: reads and compares; the bytes are immutable below the durable length.
     pub(crate) async fn check_prefix(
         self: &Rc<Self>,
+        move_id: MoveId,
         segment: SegmentState,
     ) -> Result<bool, WireFault> {
-        if !self.may_consume() {
-            return Err(faults::not_owner(&self.ctx.state(), self.key()));
-        }
+        self.follow();
+        let session = self.source.borrow().in_session(move_id);
+        session.map_err(|refusal| self.refused(&refusal))?;
         let digest = self
             .log
             .digest_prefix(segment.id, segment.durable_len)

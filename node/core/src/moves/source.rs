@@ -353,7 +353,11 @@ impl SourcePartition {
         Err(SourceRefusal::OtherMove { current })
     }
 
-    fn in_session(&self, move_id: MoveId) -> Result<(), SourceRefusal> {
+    /// Whether a session of this move is open here, and it is the move that is recorded.
+    ///
+    /// # Errors
+    /// Why not.
+    pub fn in_session(&self, move_id: MoveId) -> Result<(), SourceRefusal> {
         self.is_current_move(move_id)?;
         if self.session != Some(move_id) {
             return Err(SourceRefusal::NoSession);

@@ -328,7 +328,15 @@ fn a_restarted_owner_starts_frozen_and_captures_anew() {
             refusal: SourceRefusal::NoSession
         }]
     );
+    let current = Some(MoveId(10));
+    let (none, other) = (
+        SourceRefusal::NoSession,
+        SourceRefusal::OtherMove { current },
+    );
+    assert_eq!(side.in_session(MoveId(10)), Err(none));
     open_session(&mut side, 10);
+    assert_eq!(side.in_session(MoveId(10)), Ok(()));
+    assert_eq!(side.in_session(MoveId(9)), Err(other));
     assert_eq!(
         freeze(&mut side, 2, 12),
         vec![SourceEffect::BeginSettle {
