@@ -6,10 +6,11 @@
 mod labels;
 
 pub use labels::{
-    ConsumeLabel, ConsumeOutcome, Direction, DirectionLabel, FreezeLabel, FreezePart, MoveLabel,
-    MoveOutcome, PathLabel, ProduceLabel, ProduceOutcome,
+    Call, CallLabel, ConsumeLabel, ConsumeOutcome, Direction, DirectionLabel, FreezeLabel,
+    FreezePart, MoveLabel, MoveOutcome, PathLabel, ProduceLabel, ProduceOutcome,
 };
 
+use narad_wire::error::{ErrorCode, WireFault, code_name};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
@@ -19,9 +20,11 @@ use prometheus_client::registry::{Registry, Unit};
 /// Everything that one node counts. Clones of the parts share their values.
 pub struct Metrics {
     registry: Registry,
+    /// Answered calls of the data plane.
+    pub calls: Family<CallLabel, Counter>,
     /// Records produced through this node.
     pub produced_records: Family<ProduceLabel, Counter>,
-    /// Bytes of keys and values produced through this node.
+    /// Bytes of keys and values produced through this node, without what was refused.
     pub produced_bytes: Counter,
     /// Time until a produce call is answered.
     pub produce_seconds: Histogram,
@@ -130,6 +133,7 @@ impl Metrics {
     pub fn new() -> Self {
         let mut made = Self {
             registry: Registry::with_prefix("narad"),
+            calls: Family::default(),
             produced_records: Family::default(),
             produced_bytes: Counter::default(),
             produce_seconds: durations(),
@@ -184,13 +188,18 @@ impl Metrics {
     fn register_data(&mut self) {
         let r = &mut self.registry;
         r.register(
+            "calls",
+            "Answered calls of the data plane, by what the whole call was answered with: ok or an error's code",
+            self.calls.clone(),
+        );
+        r.register(
             "produced_records",
             "Records produced through this node",
             self.produced_records.clone(),
         );
         r.register_with_unit(
             "produced",
-            "Bytes of keys and values produced through this node",
+            "Bytes of keys and values produced through this node, without what was refused",
             Unit::Bytes,
             self.produced_bytes.clone(),
         );
@@ -357,6 +366,16 @@ impl Metrics {
         );
     }
 
+    /// Notes that a call was answered, or is about to be.
+    pub fn called<T>(&self, call: Call, answer: &Result<T, WireFault>) {
+        let outcome = match answer {
+            Ok(_) => code_name(ErrorCode::Ok),
+            Err(fault) => code_name(fault.code),
+        };
+        let label = CallLabel { call, outcome };
+        self.calls.get_or_create(&label).inc();
+    }
+
     /// Notes the way in which this node sends segments.
     pub fn sends_by(&self, path: &'static str) {
         self.copy_path.get_or_create(&PathLabel { path }).set(1);
@@ -448,7 +467,14 @@ mod tests {
                 part: FreezePart::Whole,
             })
             .observe(0.004);
+        metrics.called(Call::Produce, &Ok(()));
+        let busy = WireFault::new(ErrorCode::Busy, "full");
+        metrics.called(Call::Produce, &Err::<(), _>(busy));
         let text = metrics.render();
+        for outcome in ["ok", "busy"] {
+            let line = format!(r#"narad_calls_total{{call="Produce",outcome="{outcome}"}} 1"#);
+            assert!(text.contains(&line), "{text}");
+        }
         assert!(
             text.contains("narad_produced_records_total{outcome=\"Committed\"} 3"),
             "{text}"

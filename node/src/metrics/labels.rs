@@ -110,3 +110,31 @@ pub struct PathLabel {
     /// `splice` or `read-send`.
     pub path: &'static str,
 }
+
+/// A call of the data plane.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, EncodeLabelValue)]
+pub enum Call {
+    /// `produce`.
+    Produce,
+    /// `consume`.
+    Consume,
+    /// `ack`.
+    Ack,
+    /// `nack`.
+    Nack,
+    /// `extend`.
+    Extend,
+    /// `replay`.
+    Replay,
+    /// `append`: another node's dispatch.
+    Append,
+}
+
+/// Label of an answered call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub struct CallLabel {
+    /// Which.
+    pub call: Call,
+    /// `ok`, or the name of the code of the error for the whole call.
+    pub outcome: &'static str,
+}

@@ -3,6 +3,7 @@
 //! What this file keeps true: every method answers inside its result (`error`), and the parameters
 //! are copied out of the message before anything is awaited.
 
+use crate::metrics::Call;
 use crate::rpc::gate::Gate;
 use crate::rpc::peer::PeerServer;
 use crate::rpc::reply::{answer, malformed, text};
@@ -55,6 +56,7 @@ impl node::Server for NodeServer {
         mut results: node::ProduceResults,
     ) -> Result<(), capnp::Error> {
         let outcome = produce::call(&self, params).await;
+        self.shard.ctx.metrics.called(Call::Produce, &outcome);
         answer!(results, outcome, |placed| produce::fill(
             results.get(),
             &placed
@@ -68,6 +70,7 @@ impl node::Server for NodeServer {
         mut results: node::ConsumeResults,
     ) -> Result<(), capnp::Error> {
         let outcome = consume::call(&self, params).await;
+        self.shard.ctx.metrics.called(Call::Consume, &outcome);
         answer!(results, outcome, |got| consume::fill(
             results.get(),
             got,
@@ -82,6 +85,7 @@ impl node::Server for NodeServer {
         mut results: node::AckResults,
     ) -> Result<(), capnp::Error> {
         let outcome = leases::ack(&self, params).await;
+        self.shard.ctx.metrics.called(Call::Ack, &outcome);
         answer!(results, outcome, |settled| leases::fill(
             results.get().init_results(list_len(settled.len())),
             &settled
@@ -95,6 +99,7 @@ impl node::Server for NodeServer {
         mut results: node::NackResults,
     ) -> Result<(), capnp::Error> {
         let outcome = leases::nack(&self, params).await;
+        self.shard.ctx.metrics.called(Call::Nack, &outcome);
         answer!(results, outcome, |settled| leases::fill(
             results.get().init_results(list_len(settled.len())),
             &settled
@@ -108,6 +113,7 @@ impl node::Server for NodeServer {
         mut results: node::ExtendResults,
     ) -> Result<(), capnp::Error> {
         let outcome = leases::extend(&self, params).await;
+        self.shard.ctx.metrics.called(Call::Extend, &outcome);
         answer!(results, outcome, |settled| leases::fill(
             results.get().init_results(list_len(settled.len())),
             &settled
@@ -121,6 +127,7 @@ impl node::Server for NodeServer {
         mut results: node::ReplayResults,
     ) -> Result<(), capnp::Error> {
         let outcome = leases::replay(&self, params).await;
+        self.shard.ctx.metrics.called(Call::Replay, &outcome);
         answer!(results, outcome, |batch| leases::fill_replay(
             results.get(),
             &batch

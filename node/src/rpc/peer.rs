@@ -4,6 +4,7 @@
 //! answers is in [`super::control`].
 
 use crate::messages::ShardRequest;
+use crate::metrics::Call;
 use crate::rpc::control::{ControlCalls, bounded, control_methods};
 use crate::rpc::gate::Gate;
 use crate::rpc::reply::{answer, malformed, stopping};
@@ -142,6 +143,7 @@ impl peer::Server for PeerServer {
         mut results: peer::AppendResults,
     ) -> Result<(), capnp::Error> {
         let outcome = self.append_call(params).await;
+        self.shard.ctx.metrics.called(Call::Append, &outcome);
         answer!(results, outcome, |(end, duplicates)| {
             let mut builder = results.get();
             builder.set_end(end.0);

@@ -50,7 +50,8 @@ pub(crate) async fn direct(
             None => vec![Placed::Refused(*unappended.fault); records],
         },
     };
-    count(shard, &placed, bytes, began);
+    let refused = matches!(placed.first(), Some(Placed::Refused(_)));
+    count(shard, &placed, if refused { 0 } else { bytes }, began);
     Ok(placed)
 }
 

@@ -77,7 +77,7 @@ pub(crate) async fn produce(
         return Err(faults::unknown_partition(name, index, count));
     }
     let mut placed: Vec<Option<Placed>> = vec![None; records.len()];
-    let bytes: usize = records.iter().map(record_bytes).sum();
+    let sizes: Vec<usize> = records.iter().map(record_bytes).collect();
     let items = check(&topic, records, &mut placed);
     settle(
         &mut placed,
@@ -91,6 +91,9 @@ pub(crate) async fn produce(
             })
         })
         .collect();
+    let taken = placed.iter().zip(sizes);
+    let taken = taken.filter(|(one, _)| !matches!(one, Placed::Refused(_)));
+    let bytes = taken.map(|(_, bytes)| bytes).sum();
     count(shard, &placed, bytes, began);
     Ok(placed)
 }
@@ -160,6 +163,7 @@ fn settle(placed: &mut [Option<Placed>], outcomes: Outcomes) {
     }
 }
 
+/// Counts the outcomes of a call, in which `bytes` were taken.
 pub(crate) fn count(shard: &Shard, placed: &[Placed], bytes: usize, began: Instant) {
     let metrics = &shard.ctx.metrics;
     for (outcome, n) in [
