@@ -156,6 +156,10 @@ pub enum Action {
     Drain(usize),
     /// The leader removes a drained node that nothing holds.
     Remove(usize),
+    /// An operator gives up `n`, which is dead: its partitions begin anew, empty, elsewhere.
+    GiveUp(usize),
+    /// `n`, which was given up, hands what its disk holds to the cluster.
+    HandOver(usize),
     /// The topic is deleted.
     DeleteTopic,
     /// A topic of the same name is made.
@@ -228,7 +232,7 @@ impl Action {
             Self::Elect(_) | Self::StalePlan(_) => return Some(FaultKind::LeaderChange),
             Self::Advance(Span::Ttl) => return Some(FaultKind::FreezeExpires),
             Self::Advance(Span::Lease | Span::Promote) => return Some(FaultKind::LeaseExpires),
-            Self::MoveTo(..) | Self::Drain(_) => return Some(FaultKind::Replan),
+            Self::MoveTo(..) | Self::Drain(_) | Self::GiveUp(_) => return Some(FaultKind::Replan),
             Self::CancelMove(_) => return Some(FaultKind::Cancel),
             Self::DeleteTopic => return Some(FaultKind::TopicDeleted),
             _ => How::Ok,

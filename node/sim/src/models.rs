@@ -257,6 +257,7 @@ pub fn walk_promotions() -> Setup {
             redo: true,
             advance: vec![Span::Lease, Span::Ttl, Span::Promote],
             move_to: vec![0, 1, 2],
+            give_up: vec![0, 1, 2],
             reclaim: true,
             beat: vec![0, 1, 2],
             ..Allow::default()

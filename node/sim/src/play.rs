@@ -82,6 +82,7 @@ pub fn stage() -> Setup {
             move_to: vec![0, 1, 2],
             cancel: true,
             drain: vec![0, 1, 2],
+            give_up: vec![0, 1, 2],
             topic: true,
             reclaim: true,
             plan: false,

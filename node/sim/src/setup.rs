@@ -41,6 +41,8 @@ pub struct Allow {
     pub cancel: bool,
     /// Nodes that an operator may drain.
     pub drain: Vec<usize>,
+    /// Nodes that an operator may give up while they are dead; one a run.
+    pub give_up: Vec<usize>,
     /// The topic is deleted and made again.
     pub topic: bool,
     /// Ended copies are salvaged and reclaimed.

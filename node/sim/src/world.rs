@@ -177,6 +177,8 @@ pub struct Ghost {
     pub nonces: BTreeSet<u64>,
     /// Openings of logs.
     pub openings: u64,
+    /// A node was given up: what consumers had acked of its partitions went with their logs.
+    pub given_up: bool,
 }
 
 /// A lease in the hands of a consumer.
@@ -218,6 +220,8 @@ pub struct Count {
     pub reclaims: u32,
     /// Nodes removed.
     pub removals: u32,
+    /// Nodes given up.
+    pub given_up: u32,
 }
 
 /// See the file's description.

@@ -149,6 +149,36 @@ fn an_owner_that_only_its_target_reaches_is_promoted_over_whatever_the_phase() {
 }
 
 #[test]
+fn an_owner_that_is_given_up_at_any_phase_loses_no_acked_record_in_the_end() {
+    let phases = [&PHASES[..], &[At::Prepare, At::Finish]].concat();
+    for at in phases {
+        // With the third node drained the heir is the target; it hears of it before its next step, or after.
+        for (drained, first) in [(false, true), (true, true), (true, false)] {
+            let mut play = Play::new(setup(4, 2));
+            play.until(1, at).act(Action::Cut(0));
+            for span in [Span::Ttl, Span::Ttl] {
+                play.act(Action::Advance(span));
+            }
+            if drained {
+                play.act(Action::Drain(2));
+            }
+            play.act(Action::GiveUp(0));
+            if first {
+                play.apply(1);
+            }
+            play.go_on(1, 4);
+            let owner = play.world.view(0).map(|view| view.owner.clone());
+            assert!(!drained || owner == Some(play.world.nodes[1].id.clone()));
+            let (violation, _, actions) = play.end();
+            assert!(
+                violation.is_none(),
+                "{at:?}: {violation:?} after {actions:?}"
+            );
+        }
+    }
+}
+
+#[test]
 fn every_disturbance_at_every_phase() {
     let mut played = 0;
     for (preload, segment) in [(1, 1_000), (4, 2)] {

@@ -27,6 +27,7 @@ fn walks_keep_the_promises() {
     let mut coverage = Coverage::new();
     let mut faults = Faults::new();
     let (mut walks, mut flips, mut promotions, mut removals) = (0, 0, 0, 0);
+    let mut given_up = 0;
     for setup in models::walks() {
         // Where flips go wrong is where moves seldom are: more of them, for every fault there.
         let more = if setup.unknown { 3 } else { 1 };
@@ -41,6 +42,7 @@ fn walks_keep_the_promises() {
             flips += walked.count.flips;
             promotions += walked.count.promotions;
             removals += walked.count.removals;
+            given_up += walked.count.given_up;
             for (cell, met) in walked.coverage {
                 *coverage.entry(cell).or_insert(0) += met;
             }
@@ -50,7 +52,7 @@ fn walks_keep_the_promises() {
         }
     }
     report::say(&format!(
-        "{walks} walks by {SEEDS} seeds: {flips} flips, {promotions} promotions, {removals} removals"
+        "{walks} walks by {SEEDS} seeds: {flips} flips, {promotions} promotions, {removals} removals, {given_up} given up"
     ));
     report::say(&report::faults(&faults));
     report::say(&report::coverage(&coverage));
@@ -58,7 +60,7 @@ fn walks_keep_the_promises() {
     assert!(empty.is_empty(), "faults that never met a phase: {empty:?}");
     // Walks that never get anywhere would check nothing.
     assert!(walks >= 2_000);
-    assert!(flips > 1_000 && promotions > 10 && removals > 20);
+    assert!(flips > 1_000 && promotions > 10 && removals > 20 && given_up > 10);
 }
 
 #[test]

@@ -1,13 +1,14 @@
 //! P1: no acked record is lost.
 //!
 //! What this file keeps true: at every moment each acked record is where it can still come back
-//! from: at the owner, in a WAL, or in an ended copy at or above its salvage point; at rest it is
-//! readable at the owner.
+//! from: at the owner, in a WAL, in an ended copy at or above its salvage point, or on the disk of a
+//! node that was given up; at rest it is readable at the owner.
 
 use super::Check;
 use crate::disk::Record;
-use crate::world::World;
+use crate::world::{Node, World};
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 impl World {
     fn held(&self) -> BTreeSet<Record> {
@@ -24,18 +25,32 @@ impl World {
             for ended in &view.ended {
                 let part = &self.nodes[self.index_of(&ended.owner)].parts[p];
                 if let Some(copy) = part.copies.get(&ended.epoch) {
-                    held.extend(copy.shown_from(Self::salvage_from(ended.end)));
+                    held.extend(copy.shown_from(Self::salvage_from(ended.end, copy)));
                 }
+            }
+            let disks = self
+                .given_up()
+                .flat_map(|node| node.parts[p].copies.values());
+            for copy in disks {
+                held.extend(copy.shown_from(copy.frontier.max(copy.start)));
             }
         }
         held
     }
 
-    /// Records of a topic that is gone are nobody's.
+    /// Nodes that were given up: what their disks hold may still come.
+    fn given_up(&self) -> impl Iterator<Item = &Arc<Node>> {
+        let gone = |node: &&Arc<Node>| self.last().forgotten.contains(&node.id);
+        self.nodes.iter().filter(gone)
+    }
+
+    /// Records of a topic that is gone are nobody's, and so are those that a consumer has had once their
+    /// log was given up.
     fn wanted(&self) -> impl Iterator<Item = &Record> {
         self.ghost.acked.iter().filter(|record| {
             let home = self.ghost.home.get(record);
-            home.is_none_or(|p| self.view(*p).is_some())
+            let had = self.ghost.given_up && self.ghost.consumed.contains(record);
+            !had && home.is_none_or(|p| self.view(*p).is_some())
         })
     }
 

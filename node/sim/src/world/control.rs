@@ -5,6 +5,7 @@
 
 use super::World;
 use crate::action::{How, Left};
+use crate::disk::Record;
 use narad_core::ids::NodeId;
 use narad_core::meta::{Command, MetaState};
 use narad_core::planner::{PlanLimits, RaftView, drain_status, plan};
@@ -130,6 +131,58 @@ impl World {
             self.commit(&Command::RemoveMember { id, drain });
             // The process of a removed node stops.
             self.crash(n, Left::All);
+        }
+    }
+
+    /// Whether an operator may give a node up: it is dead, and the first.
+    #[must_use]
+    pub fn may_give_up(&self, n: usize) -> bool {
+        let gone = self.nodes.iter().any(|node| node.removed);
+        !gone && self.has_leader() && self.marked_dead(n)
+    }
+
+    pub(crate) fn give_up(&mut self, n: usize) {
+        if !self.may_give_up(n) {
+            return;
+        }
+        let id = self.nodes[n].id.clone();
+        let deaths = self.last().members[&id].deaths;
+        self.commands = self.commands.saturating_sub(1);
+        self.commit(&Command::ForgetMember { id, deaths });
+        // It hears of it when it comes back, and does nothing any more but hand over.
+        if self.nodes[n].removed {
+            self.crash(n, Left::Nothing);
+        }
+    }
+
+    /// Who takes what a node hands over that was given up; none when there is nothing to do.
+    #[must_use]
+    pub fn taker(&self, n: usize) -> Option<usize> {
+        let node = &self.nodes[n];
+        let holds = !node.wal.is_empty() || node.parts.iter().any(|part| !part.copies.is_empty());
+        let gone = self.last().forgotten.contains(&node.id);
+        let takes = |to: &usize| self.to_leader(*to) && self.nodes[*to].confirmed;
+        (0..self.nodes.len()).find(takes).filter(|_| holds && gone)
+    }
+
+    /// Everything that no consumer has acked, as any client would produce it.
+    pub(crate) fn hand_over(&mut self, n: usize) {
+        let Some(to) = self.taker(n) else { return };
+        self.catch_up(to);
+        for entry in std::mem::take(&mut self.node(n).wal) {
+            self.produce_again(to, entry.p, &[entry.record], entry.pinned);
+        }
+        for p in 0..self.keys.len() {
+            for copy in std::mem::take(&mut self.part(n, p).copies).into_values() {
+                let records: Vec<_> = copy.shown_from(copy.frontier.max(copy.start)).collect();
+                self.produce_again(to, p, &records, true);
+            }
+        }
+    }
+
+    fn produce_again(&mut self, to: usize, p: usize, records: &[Record], pinned: bool) {
+        if self.view(p).is_some() {
+            self.wal_append(to, p, records, pinned);
         }
     }
 }

@@ -325,6 +325,10 @@ impl World {
     }
 
     pub(crate) fn install(&mut self, n: usize, p: usize, epoch: Epoch, how: How) -> TargetInput {
+        // An heir's own empty log, made before it installs: the storage refuses, as it should.
+        if self.nodes[n].parts[p].copies.contains_key(&epoch) {
+            return failed("occupied by this very epoch");
+        }
         let occupied = !self.nodes[n].parts[p].copies.is_empty();
         if occupied && !self.off(Mutation::R1) {
             self.violate(

@@ -259,6 +259,14 @@ impl World {
 
     fn operator_actions(&self, out: &mut Vec<Action>) {
         let allow = &self.setup.allow;
+        for n in allow.give_up.iter().copied() {
+            if self.taker(n).is_some() {
+                out.push(Action::HandOver(n));
+            }
+            if self.commands > 0 && self.faults > 0 && self.may_give_up(n) {
+                out.push(Action::GiveUp(n));
+            }
+        }
         if self.commands == 0 || !self.has_leader() {
             return;
         }

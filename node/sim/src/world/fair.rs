@@ -70,6 +70,7 @@ impl World {
     fn round(&mut self) {
         for n in 0..self.nodes.len() {
             if self.nodes[n].removed {
+                self.step(Action::HandOver(n));
                 continue;
             }
             if !self.nodes[n].confirmed {
@@ -165,7 +166,8 @@ impl World {
             .nodes
             .iter()
             .all(|node| node.removed || node.parts.iter().all(|part| part.worker.is_none()));
-        owners && wals && workers && !self.plan_wanted()
+        let handed = (0..self.nodes.len()).all(|n| self.taker(n).is_none());
+        owners && wals && workers && handed && !self.plan_wanted()
     }
 
     /// Appends are taken, or would be by a log that was never needed.

@@ -6,6 +6,7 @@
 
 use super::{Version, World};
 use crate::action::How;
+use crate::disk::Copy;
 use crate::hash::Hash128;
 use crate::mutation::Mutation;
 use narad_core::ids::{HandoffId, Offset, RaftIndex};
@@ -241,6 +242,12 @@ impl World {
                 self.check_removed(n);
                 self.node(n).removed = true;
             }
+            Command::ForgetMember { id, .. } => {
+                self.count.given_up += 1;
+                let n = self.index_of(id);
+                self.node(n).removed = true;
+                self.ghost().given_up = true;
+            }
             _ => {}
         }
     }
@@ -263,9 +270,8 @@ impl World {
 
     /// The salvage point that the log has of an ended epoch.
     #[must_use]
-    pub fn salvage_from(end: EpochEnd) -> u64 {
-        // Only the copies of a partition that was given up go by the frontier; no model gives one up.
-        narad_core::copies::salvage_point(end, Offset(0)).0
+    pub fn salvage_from(end: EpochEnd, copy: &Copy) -> u64 {
+        narad_core::copies::salvage_point(end, Offset(copy.frontier)).0
     }
 }
 

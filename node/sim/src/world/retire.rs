@@ -57,8 +57,8 @@ impl World {
         let RetireStep::Salvage { end } = retire(&standing, self.retiring(n, p, epoch)) else {
             return;
         };
-        let from = Self::salvage_from(end);
         let copy = &self.nodes[n].parts[p].copies[&epoch];
+        let from = Self::salvage_from(end, copy);
         let records: Vec<_> = copy.shown_from(from.max(copy.start)).collect();
         self.check_salvage(p, &records, epoch);
         self.wal_append(n, p, &records, false);

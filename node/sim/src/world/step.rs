@@ -113,6 +113,8 @@ impl World {
             Action::CancelMove(p) => self.cancel_move(p),
             Action::Drain(n) => self.drain(n),
             Action::Remove(n) => self.remove(n),
+            Action::GiveUp(n) => self.give_up(n),
+            Action::HandOver(n) => self.hand_over(n),
             Action::DeleteTopic => self.delete_topic(),
             Action::CreateTopic => {
                 self.commands = self.commands.saturating_sub(1);
@@ -166,6 +168,7 @@ pub(super) fn cost(action: Action) -> u8 {
         | Action::MoveTo(..)
         | Action::CancelMove(_)
         | Action::Drain(_)
+        | Action::GiveUp(_)
         | Action::DeleteTopic => 1,
         Action::Produce(..)
         | Action::Ack(..)
@@ -185,6 +188,7 @@ pub(super) fn cost(action: Action) -> u8 {
         | Action::Salvage(..)
         | Action::Report(..)
         | Action::Remove(_)
+        | Action::HandOver(_)
         | Action::CreateTopic
         | Action::Restart(_)
         | Action::Heal(_)
