@@ -69,8 +69,10 @@ interface Node {
   locate @18 (topic :Text) -> (topic :Topic, nodes :List(Member), error :Common.Error);
   # What a client needs to send to owners directly; cheap, from local metadata.
 
-  peer @19 (node :Text, incarnation :UInt64) -> (peer :Peer.Peer, error :Common.Error);
-  # The interface between nodes.
+  peer @19 (node :Text, incarnation :UInt64, cluster :UInt64)
+      -> (peer :Peer.Peer, error :Common.Error);
+  # The interface between nodes. cluster: the asking node's, 0 while it has not learnt it; a node of
+  # another cluster refuses (detail "other_cluster").
 
   alterTopic @20 (name :Text, settings :TopicSettings, change :List(Setting))
       -> (topic :Topic, error :Common.Error);

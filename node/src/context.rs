@@ -194,6 +194,12 @@ impl NodeContext {
         self.cluster.get().or_else(|| self.meta.borrow().cluster)
     }
 
+    /// The same, for those who ask again and again.
+    pub fn tell_cluster(self: &Arc<Self>) -> impl Fn() -> Option<ClusterId> + use<> {
+        let ctx = self.clone();
+        move || ctx.cluster()
+    }
+
     /// Which shard owns a partition on this node.
     #[must_use]
     pub fn shard_of(&self, key: PartitionKey) -> ShardIndex {

@@ -166,8 +166,9 @@ pub async fn run(ctx: Arc<NodeContext>, setup: ControlSetup) -> Result<(), Contr
         .await
         .map_err(|error| ControlError::Raft(error.to_string()))?;
     let machine = Rc::new(RefCell::new(MetaMachine::new(meta)));
-    let pool = PeerPool::new(ctx.id.clone(), ctx.incarnation);
-    let peers = PeerPool::of_control(ctx.id.clone(), ctx.incarnation);
+    let pool = PeerPool::new(ctx.id.clone(), ctx.incarnation).in_cluster(ctx.tell_cluster());
+    let peers =
+        PeerPool::of_control(ctx.id.clone(), ctx.incarnation).in_cluster(ctx.tell_cluster());
     let transport = Rc::new(PeerTransport::new(ctx.clone(), peers.clone()));
     let raft = RaftNode::start(raft_options(&ctx), machine, transport)
         .await

@@ -83,7 +83,7 @@ pub async fn run(
     };
     let found = installed(&root).await?;
     let mover = Rc::new(Mover {
-        pool: PeerPool::new(ctx.id.clone(), ctx.incarnation),
+        pool: PeerPool::new(ctx.id.clone(), ctx.incarnation).in_cluster(ctx.tell_cluster()),
         root,
         options,
         throttle: Throttle::new(ctx.pace.clone()),

@@ -13,7 +13,7 @@ use crate::convert::check;
 use crate::error::{ErrorCode, WireError, WireFault};
 use crate::rpc::Door;
 use crate::runtime::{Glommio, Runtime, within};
-use narad_core::ids::{NodeId, NodeIncarnation};
+use narad_core::ids::{ClusterId, NodeId, NodeIncarnation};
 use narad_schema::client_capnp::node;
 use narad_schema::peer_capnp::peer;
 use std::rc::Rc;
@@ -22,6 +22,7 @@ use std::rc::Rc;
 pub struct PeerPool<R: Runtime = Glommio> {
     nodes: NodePool<R>,
     me: Rc<(NodeId, NodeIncarnation)>,
+    cluster: Rc<dyn Fn() -> Option<ClusterId>>,
 }
 
 impl<R: Runtime> Clone for PeerPool<R> {
@@ -29,6 +30,7 @@ impl<R: Runtime> Clone for PeerPool<R> {
         Self {
             nodes: self.nodes.clone(),
             me: self.me.clone(),
+            cluster: self.cluster.clone(),
         }
     }
 }
@@ -64,6 +66,17 @@ impl<R: Runtime> PeerPool<R> {
         Self {
             nodes: NodePool::new(runtime, options),
             me: Rc::new((my_id, my_incarnation)),
+            cluster: Rc::new(|| None),
+        }
+    }
+
+    /// Tells the nodes that it connects to from now on of which cluster this one is, as far as it knows by
+    /// then: a node of another cluster that has got the address refuses.
+    #[must_use]
+    pub fn in_cluster(self, cluster: impl Fn() -> Option<ClusterId> + 'static) -> Self {
+        Self {
+            cluster: Rc::new(cluster),
+            ..self
         }
     }
 
@@ -91,6 +104,9 @@ impl<R: Runtime> PeerPool<R> {
         let mut request = conn.node().peer_request();
         request.get().set_node(&self.me.0.0);
         request.get().set_incarnation(self.me.1.0);
+        request
+            .get()
+            .set_cluster((self.cluster)().map_or(0, |id| id.0));
         let runtime = self.nodes.runtime();
         let deadline = self.nodes.options().connect_deadline;
         let response = within(runtime, deadline, request.send().promise).await;

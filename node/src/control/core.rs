@@ -11,7 +11,7 @@ use crate::limits;
 use crate::raft::RaftNode;
 use narad_core::ids::{ClusterId, NodeId, RaftIndex, RaftTerm};
 use narad_core::meta::{Heritage, LogPoint, MetaState, Stranger};
-use narad_wire::error::{ErrorCode, WireFault};
+use narad_wire::error::WireFault;
 use narad_wire::pool::PeerPool;
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -99,24 +99,13 @@ impl Core {
         }
     }
 
-    /// The refusal for a node of another cluster, which has this node's address by mistake.
+    /// The refusal for a node of another cluster, told once each in the log.
     pub(super) fn foreign(&self, cluster: Option<ClusterId>) -> Option<WireFault> {
-        let (theirs, ours) = (cluster?, self.ctx.cluster()?);
-        if theirs == ours {
-            return None;
-        }
-        let stranger = Stranger::OtherCluster { theirs, ours };
+        let fault = crate::rpc::control::foreign(&self.ctx, cluster)?;
         if self.foreign.replace(cluster) != cluster {
-            tracing::error!(
-                "a node of another cluster talks to this one, and is refused: {stranger}. Look for an \
-                 address that both clusters use"
-            );
+            tracing::error!("{fault}");
         }
-        Some(
-            WireFault::new(ErrorCode::Refused, stranger.to_string())
-                .detail(super::registration::refused::OTHER_CLUSTER)
-                .hint("look for an address that both clusters use"),
-        )
+        Some(fault)
     }
 
     /// Notes in the data directory which cluster this is, once that is known.

@@ -10,7 +10,7 @@ use crate::messages::{Beat, ControlRequest, JoinRequest};
 use crate::rpc::reply::{answer, malformed, stopping, text, unproposed};
 use crate::shard::{faults, task};
 use narad_core::ids::{ClusterId, NodeId, NodeIncarnation, RaftIndex, RaftTerm, RecoveryId};
-use narad_core::meta::{Command, Heritage, LogPoint};
+use narad_core::meta::{Command, Heritage, LogPoint, Stranger};
 use narad_schema::client_capnp::node;
 use narad_schema::peer_capnp::peer;
 use narad_wire::convert::{read_partition_key, write_node};
@@ -36,12 +36,26 @@ pub(crate) fn who(ctx: &NodeContext) -> NodeView {
     }
 }
 
+/// The refusal for a node of another cluster, which has this node's address by mistake.
+pub(crate) fn foreign(ctx: &NodeContext, cluster: Option<ClusterId>) -> Option<WireFault> {
+    let (theirs, ours) = (cluster?, ctx.cluster()?);
+    (theirs != ours).then(|| {
+        let stranger = Stranger::OtherCluster { theirs, ours };
+        WireFault::new(ErrorCode::Refused, format!("a node is refused: {stranger}"))
+            .detail(crate::control::registration::refused::OTHER_CLUSTER)
+            .hint("correct the address that leads here instead of to the node's own cluster")
+    })
+}
+
 /// Whether a node may have the interface between nodes.
-pub(crate) fn admit(ctx: &NodeContext, node: &str) -> Result<NodeId, WireFault> {
+pub(crate) fn admit(ctx: &NodeContext, node: &str, of: u64) -> Result<NodeId, WireFault> {
     let id = NodeId::parse(node).map_err(|error| {
         WireFault::new(ErrorCode::Invalid, format!("the node id {node:?} {error}"))
             .hint("a node names itself when it asks for the interface between nodes")
     })?;
+    if let Some(fault) = foreign(ctx, cluster(of)) {
+        return Err(fault);
+    }
     let state = ctx.state();
     if state.removed.contains_key(&id) {
         use crate::control::registration::refused;
@@ -346,7 +360,10 @@ impl node::Server for ControlDoor {
         mut results: node::PeerResults,
     ) -> Result<(), capnp::Error> {
         let outcome = match params.get().map_err(malformed) {
-            Ok(p) => text(p.get_node()).and_then(|node| admit(&self.ctx, &node)),
+            Ok(p) => {
+                let of = p.get_cluster();
+                text(p.get_node()).and_then(|node| admit(&self.ctx, &node, of))
+            }
             Err(fault) => Err(fault),
         };
         answer!(results, outcome, |node| {

@@ -31,8 +31,13 @@ impl NodeServer {
         Self { shard, gate, line }
     }
 
-    fn peer_of(&self, node: &str, incarnation: NodeIncarnation) -> Result<PeerServer, WireFault> {
-        let id = crate::rpc::control::admit(&self.shard.ctx, node)?;
+    fn peer_of(
+        &self,
+        node: &str,
+        incarnation: NodeIncarnation,
+        cluster: u64,
+    ) -> Result<PeerServer, WireFault> {
+        let id = crate::rpc::control::admit(&self.shard.ctx, node, cluster)?;
         Ok(PeerServer::new(self.shard.clone(), id, incarnation))
     }
 }
@@ -400,7 +405,9 @@ impl node::Server for NodeServer {
     ) -> Result<(), capnp::Error> {
         let outcome = match params.get().map_err(malformed) {
             Ok(p) => match text(p.get_node()) {
-                Ok(node) => self.peer_of(&node, NodeIncarnation(p.get_incarnation())),
+                Ok(node) => {
+                    self.peer_of(&node, NodeIncarnation(p.get_incarnation()), p.get_cluster())
+                }
                 Err(fault) => Err(fault),
             },
             Err(fault) => Err(fault),

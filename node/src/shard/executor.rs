@@ -69,7 +69,7 @@ pub async fn run(
 ) -> Result<(), ShardError> {
     narad_storage::prepare_executor(&ctx.config.data_dir).await?;
     let options = options(&ctx);
-    let pool = PeerPool::new(ctx.id.clone(), ctx.incarnation);
+    let pool = PeerPool::new(ctx.id.clone(), ctx.incarnation).in_cluster(ctx.tell_cluster());
     let dispatchers = Dispatchers::open(&ctx, index).await?;
     let shard = Rc::new(Shard::new(ctx.clone(), index, options, pool, dispatchers));
     let listener = TcpListener::bind(ctx.config.listen).map_err(|error| ShardError::Listen {
