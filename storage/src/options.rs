@@ -4,6 +4,7 @@
 //! small.
 
 use crate::limits;
+use narad_core::defaults::{APPEND_RESERVE_BYTES, STAGING_RESERVE_BYTES};
 
 /// Settings of a log, staging area or WAL.
 #[derive(Clone, Debug)]
@@ -22,6 +23,9 @@ pub struct Options {
     pub queue_bytes: usize,
     /// Appends are refused as full while the disk has less free space than this.
     pub reserve_bytes: u64,
+    /// Copies are refused as full while the disk has less free space than this: well above the reserve of
+    /// appends, so that what arrives does not stop what is here.
+    pub staging_reserve_bytes: u64,
 }
 
 impl Default for Options {
@@ -33,7 +37,8 @@ impl Default for Options {
             io_chunk_bytes: limits::IO_CHUNK_BYTES,
             max_record_bytes: limits::MAX_RECORD_BYTES,
             queue_bytes: limits::QUEUE_BYTES,
-            reserve_bytes: 256 << 20,
+            reserve_bytes: APPEND_RESERVE_BYTES,
+            staging_reserve_bytes: STAGING_RESERVE_BYTES,
         }
     }
 }

@@ -411,12 +411,25 @@ fn a_copy_keeps_the_reserve_free_and_goes_on_when_there_is_room() {
     let dir = Dir::new("fault-stage-reserve");
     run(&dir, |root| async move {
         let options = Options {
-            reserve_bytes: 100 << 20,
+            reserve_bytes: 10 << 20,
+            staging_reserve_bytes: 100 << 20,
             ..options()
         };
         let (log, bytes, mut staging) = staging_of_a_log(&root, &options).await;
         let id = log.manifest().segments[0].id;
         fault::set(Box::new(LittleRoom((100 << 20) + 4095)));
+        staging.check_room(4095).await.unwrap();
+        let whole = staging.check_room(8192).await;
+        assert!(
+            matches!(
+                whole,
+                Err(StageError::Full {
+                    available: 4095,
+                    ..
+                })
+            ),
+            "{whole:?}"
+        );
         let refused = staging
             .write(id, 0, StageBuf::copy_of(&bytes[..8192]))
             .await;
@@ -424,6 +437,8 @@ fn a_copy_keeps_the_reserve_free_and_goes_on_when_there_is_room() {
             panic!("{refused:?}");
         };
         assert_eq!((needed, available), (8192, 4095));
+        // Appends beside it find room all the same.
+        log.append(records(1_000, 1, 300), None).await.unwrap();
         staging.sync().await.unwrap();
         fault::set(Box::new(LittleRoom(110 << 20)));
         staging

@@ -54,6 +54,13 @@ pub const MAX_MOVES_IN: usize = 4;
 pub const MAX_MOVES_OUT: usize = 4;
 /// Bytes after which a segment is sealed.
 pub const SEGMENT_BYTES: u64 = 256 << 20;
+/// Free bytes that the appends of logs and ingress WALs leave on a disk: what closing files in order,
+/// their lists and the Raft log need.
+pub const APPEND_RESERVE_BYTES: u64 = 256 << 20;
+/// Free bytes that copies leave on a target's disk. What they may not take is what the partitions that are
+/// there already append until somebody makes room or retention does: three segments, and all that
+/// copies still write while the planner has only heard of the disk as it was a heartbeat ago.
+pub const STAGING_RESERVE_BYTES: u64 = 1 << 30;
 /// Largest record (key and value) by default, in bytes.
 pub const RECORD_MAX_BYTES: u32 = 1 << 20;
 /// Most partitions of a topic.
@@ -93,5 +100,7 @@ const _: () = {
     assert!(VISIBILITY_MS <= VISIBILITY_MAX_MS && RECORD_MAX_BYTES > 0);
     assert!(LEASES_MAX <= LEASE_BOUND_MAX as usize && ACKED_AHEAD_MAX <= LEASE_BOUND_MAX as usize);
     assert!(PARTITIONS_MAX as usize <= ALL_PARTITIONS_MAX);
+    // A copy stops well before an append is refused.
+    assert!(STAGING_RESERVE_BYTES >= APPEND_RESERVE_BYTES + 3 * SEGMENT_BYTES);
     assert!(STALL_PERCENT < SLOWER_PERCENT && SLOWER_PERCENT < 100 && PASSES_MAX > 0);
 };

@@ -258,6 +258,21 @@ impl Staging {
         result
     }
 
+    /// Whether the disk has room for so many bytes more, the reserve of copies aside: asked before a copy
+    /// begins, so that one that cannot end takes nothing.
+    ///
+    /// # Errors
+    /// [`StageError::Full`]; the disk's error.
+    pub async fn check_room(&self, bytes: u64) -> Result<(), StageError> {
+        let free = disk::available_bytes(&self.dir).await?;
+        let available = free.saturating_sub(self.options.staging_reserve_bytes);
+        if available < bytes {
+            let needed = bytes;
+            return Err(StageError::Full { needed, available });
+        }
+        Ok(())
+    }
+
     fn check_usable(&self) -> Result<(), StageError> {
         if self.failed {
             return Err(StorageError::Closed {

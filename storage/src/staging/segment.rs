@@ -204,8 +204,8 @@ impl StagedSegment {
         }
     }
 
-    /// Makes sure that space up to `end` is reserved, and that the disk of `dir` keeps its reserve: a copy
-    /// may not take the room that the appends of the partitions beside it need.
+    /// Makes sure that space up to `end` is reserved, and that the disk of `dir` keeps the reserve of copies: a
+    /// copy may not take the room that the appends of the partitions beside it need.
     pub(super) async fn reserve(
         &mut self,
         dir: &Path,
@@ -216,7 +216,7 @@ impl StagedSegment {
             return Ok(());
         };
         let free = disk::available_bytes(dir).await?;
-        let available = free.saturating_sub(options.reserve_bytes);
+        let available = free.saturating_sub(options.staging_reserve_bytes);
         if available < needed {
             return Err(StageError::Full { needed, available });
         }

@@ -77,6 +77,7 @@ pub fn options() -> Options {
         extent_bytes: 64 << 10,
         cache_bytes: 16 << 10,
         reserve_bytes: 0,
+        staging_reserve_bytes: 0,
         ..Options::default()
     }
 }

@@ -240,6 +240,13 @@ impl Work {
         ranges: &[CopyRange],
         throttled: bool,
     ) -> Result<u64, Stop> {
+        // Their bounds are what a peer has claimed.
+        let needed = ranges.iter().fold(self.promised(), |sum, range| {
+            sum.saturating_add(range.to.saturating_sub(range.from))
+        });
+        if let Err(error) = staging.check_room(needed).await {
+            return Err(CopyError::from(error).into());
+        }
         let mut copying = std::pin::pin!(self.receive(staging, ranges, throttled, None));
         let due = std::pin::pin!(glommio::timer::sleep(self.fresh_for()));
         let (copied, saved) = match select(&mut copying, due).await {
@@ -248,6 +255,15 @@ impl Work {
         };
         saved.map_err(|error| Stop::Other(format!("cannot save what the source told: {error}")))?;
         copied.map_err(Stop::from)
+    }
+
+    /// Bytes that moves into this node that began before this one still have to bring: of those that have no
+    /// room together the older goes on.
+    fn promised(&self) -> u64 {
+        let running = self.mover.running.borrow();
+        let views = running.values().map(|running| running.view.borrow());
+        let older = views.filter(|view| view.move_id < self.move_id.0);
+        older.fold(0, |sum, view| sum.saturating_add(view.bytes_left))
     }
 
     /// Whether what the source told last is saved, so that what it told of may be made durable.
