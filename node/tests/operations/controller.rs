@@ -70,6 +70,23 @@ fn a_join_a_pause_and_a_drain_need_no_tick() {
     assert!(told.contains("out of the cluster"), "{told}");
     assert!(cluster.nodes[fourth].wait_end().success());
     assert_eq!(ticks(&mut cluster), 0);
+
+    // One that joins while moves may start: whatever told of it starts the first of them.
+    let fifth = cluster.add("n5", &[&join]);
+    for (flag, value) in [
+        ("--planner-tick-ms", "86400000"),
+        ("--max-in-flight-moves", "1"),
+        ("--max-moves-in", "1"),
+        ("--max-moves-out", "1"),
+    ] {
+        cluster.nodes[fifth].set(flag, value);
+    }
+    cluster.nodes[fifth].start();
+    cluster.nodes[fifth].wait_ready();
+    wait_for("it owns its share", || {
+        (owned(&cluster)? == [3, 3, 3, 3]).then_some(())
+    });
+    assert_eq!(ticks(&mut cluster), 0);
     wait_consumed(&server, "t", &lines);
     let history = ok(&server, &["cluster", "moves", "--history"]);
     assert!(
