@@ -55,11 +55,16 @@ interface Node {
   # local: what the asked node has applied so far, because the leader could not be asked. It may be old.
   moves @12 () -> (moves :List(Move), finished :List(Move), error :Common.Error);
   # Running moves, and the latest finished ones (a bounded history of this cluster's targets).
-  plan @13 () -> (steps :List(PlanStep), notes :List(Text), error :Common.Error);
+  plan @13 () -> (steps :List(PlanStep), notes :List(Text), error :Common.Error,
+                  later :List(PlanStep), totalSteps :UInt64, totalBytes :UInt64);
+  # steps: what is started now; later: what waits for running moves to end. At most 1000 together are told;
+  # totalSteps counts all that have to move, those included of which the leader has not been told enough yet to
+  # plan them; totalBytes are their bytes as far as they are known.
   moveTo @14 (topic :Text, partition :UInt32, to :Text) -> (moveId :UInt64, error :Common.Error);
   cancelMove @15 (topic :Text, partition :UInt32) -> (error :Common.Error);
   decommission @16 (node :Text, cancel :Bool = false, dryRun :Bool = false)
-      -> (steps :List(PlanStep), notes :List(Text), error :Common.Error, blocked :List(Text));
+      -> (steps :List(PlanStep), notes :List(Text), error :Common.Error, blocked :List(Text),
+          later :List(PlanStep), totalSteps :UInt64, totalBytes :UInt64);
   # blocked: what keeps it from ending until somebody does something about it, a sentence each.
   throttle @17 (bytesPerS :UInt64 = 0, set :Bool = true, adaptive :Bool = false)
       -> (bytesPerS :UInt64, error :Common.Error, adaptive :Bool);
@@ -210,6 +215,7 @@ struct Member {
   undispatched @14 :UInt64;   # records in its ingress WALs, as last told; at the leader only
   held @15 :Text;          # what holds its removal back; empty when nothing does
   incarnation @16 :UInt64;
+  untold @17 :Bool;        # it has told the present leader nothing yet: disk bytes and undispatched are not known
 }
 
 struct Move {
@@ -257,7 +263,7 @@ struct PlanStep {
   from @2 :Text;
   to @3 :Text;
   reason @4 :Text;
-  bytes @5 :UInt64;        # size of the partition as its owner told last; 0: unknown
+  bytes @5 :UInt64;        # size of the partition as its owner told last; 0: empty (older nodes: or unknown)
 }
 
 struct Loss {

@@ -67,8 +67,14 @@ struct Heartbeat {
   heldCopies @4 :UInt32;       # ended copies on its disk, not salvaged or reclaimed yet
   diskFreeBytes @5 :UInt64;
   diskUsedBytes @6 :UInt64;
-  partitionBytes @7 :List(PartitionBytes);  # owned partitions, for the planner; bounded
+  partitionBytes @7 :List(PartitionBytes);  # owned partitions, for the planner; bounded: others in turn
   cluster @8 :UInt64;          # the sender's; 0: not known
+  waitingFor @9 :List(WaitingRecords);      # of the undispatched ones, those that can go to a dead owner only
+}
+
+struct WaitingRecords {
+  node @0 :Text;               # the dead owner
+  records @1 :UInt64;
 }
 
 struct PartitionBytes {

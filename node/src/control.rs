@@ -16,6 +16,7 @@ mod leader;
 mod machine;
 pub(crate) mod pacing;
 mod peers;
+mod plans;
 mod propose;
 pub(crate) mod registration;
 mod requests;

@@ -85,8 +85,14 @@ pub const JOIN_REACH_MS: u64 = 1_500;
 pub const JOIN_CALL_MS: u64 = 5_000;
 /// Addresses that a redirected join is followed through in one attempt.
 pub const JOIN_HOPS: usize = 4;
-/// Owned partitions whose bytes one heartbeat tells; the rest is told as unknown.
+/// Owned partitions whose bytes one heartbeat tells; the next ones tell of the others, in turn.
 pub const BEAT_PARTITIONS_MAX: usize = 10_000;
+/// How long a leader does not choose a target again that had no room for a partition although it had told
+/// so: long enough for other copies to end and retention to run, short enough that nobody has to order
+/// it by hand.
+pub const NO_ROOM_MS: u64 = 300_000;
+/// Such pairs that a leader remembers; the oldest go first.
+pub const NO_ROOM_MAX: usize = 1_024;
 /// Steps that one plan shows.
 pub const PLAN_STEPS_MAX: usize = 1_000;
 /// Commands that one pass of the controller proposes at once.

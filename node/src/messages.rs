@@ -69,6 +69,8 @@ pub struct Beat {
     pub partition_bytes: Vec<(PartitionKey, u64)>,
     /// The sender's cluster, if it knows.
     pub cluster: Option<ClusterId>,
+    /// Undispatched records that can go to dead owners only, by owner.
+    pub waiting_for: Vec<(NodeId, u64)>,
 }
 
 /// The leader's answer to a heartbeat.

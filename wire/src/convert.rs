@@ -22,5 +22,5 @@ pub use record::{
 pub use view::{
     read_loss, read_member, read_move, read_node, read_partition, read_plan_step,
     read_settings_view, read_topic, write_loss, write_member, write_move, write_node,
-    write_partition, write_plan_step, write_settings_view, write_topic,
+    write_partition, write_plan_step, write_plan_steps, write_settings_view, write_topic,
 };

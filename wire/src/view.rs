@@ -116,12 +116,12 @@ pub struct MemberView {
     pub shards: u32,
     /// Program version.
     pub version: String,
-    /// Free bytes on its data disk.
-    pub disk_free_bytes: u64,
+    /// Free bytes on its data disk; `None` when it has not told the present leader, as what follows.
+    pub disk_free_bytes: Option<u64>,
     /// Used bytes on its data disk.
-    pub disk_used_bytes: u64,
+    pub disk_used_bytes: Option<u64>,
     /// Records in its ingress WALs as last told; known at the leader only.
-    pub undispatched: u64,
+    pub undispatched: Option<u64>,
     /// What holds its removal back; empty when nothing does.
     pub held: String,
     /// Which life of the process.
@@ -261,7 +261,7 @@ pub struct PlanStepView {
     pub to: String,
     /// Why.
     pub reason: String,
-    /// Size of the partition as its owner told last; 0: unknown.
+    /// Size of the partition as its owner told last; 0: empty, and of older nodes also unknown.
     #[serde(default)]
     pub bytes: u64,
 }
@@ -269,8 +269,17 @@ pub struct PlanStepView {
 /// What the planner would do now, and why not more.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PlanView {
-    /// Moves to start.
+    /// Moves to start now.
     pub steps: Vec<PlanStepView>,
+    /// Moves that wait until running ones end.
+    #[serde(default)]
+    pub later: Vec<PlanStepView>,
+    /// All that have to move, those included that are not listed.
+    #[serde(default)]
+    pub total_steps: u64,
+    /// Their bytes, as far as they are known.
+    #[serde(default)]
+    pub total_bytes: u64,
     /// What holds something back, a sentence each.
     pub notes: Vec<String>,
     /// Of a decommission: what keeps it from ending until somebody does something about it, a sentence each.

@@ -167,6 +167,11 @@ fn print<V: serde::Serialize>(
     }
 }
 
+/// What only the leader is told; `-` while it has not been.
+fn told(value: Option<u64>, shown: fn(u64) -> String) -> String {
+    value.map_or_else(|| "-".to_owned(), shown)
+}
+
 fn members(view: &MembersView) -> String {
     let heads = [
         "node", "status", "role", ">owned", ">in/out", ">WAL", ">used", ">free", ">sh", "version",
@@ -185,9 +190,9 @@ fn members(view: &MembersView) -> String {
             member.role.clone(),
             member.owned.to_string(),
             format!("{}/{}", member.inbound, member.outbound),
-            units::count(member.undispatched),
-            units::size(member.disk_used_bytes),
-            units::size(member.disk_free_bytes),
+            told(member.undispatched, units::count),
+            told(member.disk_used_bytes, units::size),
+            told(member.disk_free_bytes, units::size),
             member.shards.to_string(),
             member.version.clone(),
             member.addr.clone(),
@@ -222,19 +227,30 @@ fn members(view: &MembersView) -> String {
 /// The steps and notes of a plan, for people.
 #[must_use]
 pub fn plan(view: &PlanView) -> String {
-    let mut text = if view.steps.is_empty() {
-        "nothing to move".to_owned()
+    let mut text = if view.steps.is_empty() && view.later.is_empty() {
+        match view.total_steps {
+            0 => "nothing to move".to_owned(),
+            _ => "no move can be planned yet".to_owned(),
+        }
     } else {
-        let mut rows = table(&["partition", "from", "to", "reason"]);
-        for step in &view.steps {
+        let mut rows = table(&["partition", "from", "to", ">size", "start", "reason"]);
+        let now = view.steps.iter().map(|step| (step, "now"));
+        for (step, start) in now.chain(view.later.iter().map(|step| (step, "later"))) {
             rows.add_row(vec![
                 format!("{}/{}", step.topic, step.partition),
                 step.from.clone(),
                 step.to.clone(),
+                units::size(step.bytes),
+                start.to_owned(),
                 step.reason.clone(),
             ]);
         }
-        render(&rows)
+        let total = view.total_steps.max(view.steps.len() as u64);
+        format!(
+            "{}\n{total} partitions to move, {}",
+            render(&rows),
+            units::size(view.total_bytes)
+        )
     };
     for note in &view.notes {
         text.push_str("\nnote: ");
@@ -281,6 +297,24 @@ mod tests {
     }
 
     #[test]
+    fn what_nobody_has_told_is_no_number() {
+        let mut view = MembersView {
+            members: vec![MemberView {
+                id: "n1".into(),
+                status: "dead".into(),
+                ..MemberView::default()
+            }],
+            ..MembersView::default()
+        };
+        let text = members(&view);
+        assert!(!text.contains("0 B"), "{text}");
+        let json = serde_json::to_value(&view).expect("a view is JSON");
+        assert!(json["members"][0]["disk_free_bytes"].is_null(), "{json}");
+        view.members[0].disk_free_bytes = Some(0);
+        assert!(members(&view).contains("0 B"));
+    }
+
+    #[test]
     fn a_member_fits_one_line_of_100_columns() {
         let view = MembersView {
             members: vec![MemberView {
@@ -291,9 +325,9 @@ mod tests {
                 owned: 1_234,
                 inbound: 4,
                 outbound: 12,
-                undispatched: 12_345,
-                disk_used_bytes: 900 << 30,
-                disk_free_bytes: 123 << 30,
+                undispatched: Some(12_345),
+                disk_used_bytes: Some(900 << 30),
+                disk_free_bytes: Some(123 << 30),
                 shards: 15,
                 version: "0.10.12".into(),
                 addr: "192.168.17.12:7420".into(),
@@ -339,15 +373,26 @@ mod tests {
                 from: "n1".into(),
                 to: "n2".into(),
                 reason: "balance".into(),
-                bytes: 0,
+                bytes: 3 << 20,
             }],
+            later: vec![PlanStepView {
+                topic: "orders".into(),
+                partition: 4,
+                ..PlanStepView::default()
+            }],
+            total_steps: 5_000,
+            total_bytes: 7 << 30,
             notes: vec!["n3 is dead: 2 partitions wait for it".into()],
             blocked: Vec::new(),
         };
         let text = plan(&view);
-        assert!(
-            text.contains("orders/3") && text.contains("note: n3 is dead"),
-            "{text}"
-        );
+        let row = |part: &str| {
+            let row = text.lines().find(|line| line.contains(part));
+            row.unwrap_or_else(|| panic!("{part}: {text}")).to_owned()
+        };
+        assert!(row("orders/3").contains("3.0 MiB") && row("orders/3").contains("now"));
+        assert!(row("orders/4").contains("later"), "{text}");
+        assert!(text.contains("5000 partitions to move, 7.0 GiB"), "{text}");
+        assert!(text.contains("note: n3 is dead"), "{text}");
     }
 }

@@ -89,13 +89,15 @@ pub async fn run(
 /// How much has to move, and how long that takes at the pace of the latest moves, within the limit of
 /// a node (0: none).
 fn estimate(plan: &PlanView, moves: &MovesView, limit: u64) -> String {
-    let bytes: u64 = plan.steps.iter().map(|step| step.bytes).sum();
-    let unknown = plan.steps.iter().filter(|step| step.bytes == 0).count();
-    let mut text = format!(
-        "{} partitions to move, {}",
-        plan.steps.len(),
-        units::size(bytes)
-    );
+    let listed: u64 = plan.steps.iter().map(|step| step.bytes).sum();
+    let (count, bytes) = match plan.total_steps {
+        // An older node tells of what it lists only, and of a size that it does not know as 0.
+        0 => (plan.steps.len() as u64, listed),
+        total => (total, plan.total_bytes),
+    };
+    let untold = plan.steps.iter().filter(|step| step.bytes == 0).count();
+    let unknown = if plan.total_steps == 0 { untold } else { 0 };
+    let mut text = format!("{count} partitions to move, {}", units::size(bytes));
     if unknown > 0 {
         text.push_str(&format!(" without {unknown} whose size is not told"));
     }
@@ -218,7 +220,7 @@ fn trace(member: &MemberView, moves: &MovesView) -> Trace {
         member.owned,
         member.inbound,
         member.outbound,
-        member.undispatched,
+        member.undispatched.unwrap_or(0),
         member.held.clone(),
         done,
     )
@@ -397,6 +399,17 @@ mod tests {
         assert!(
             slow.contains("10.0 MiB/s that copies are limited to"),
             "{slow}"
+        );
+        // Not all are listed: it goes by what there is.
+        let cut = PlanView {
+            total_steps: 5_000,
+            total_bytes: 100 << 30,
+            ..plan.clone()
+        };
+        let whole = estimate(&cut, &moves, 0);
+        assert!(
+            whole.contains("5000 partitions to move, 100 GiB") && !whole.contains("without"),
+            "{whole}"
         );
         let text = estimate(&plan, &moves, 0);
         assert!(

@@ -105,7 +105,9 @@ async fn wait(
     let last = loop {
         let view = session.moves().await?;
         let plan = session.plan().await?;
-        if view.moves.is_empty() && plan.steps.is_empty() {
+        // What waits for a leader that has not been told of the disks yet is in the total only.
+        let planned = plan.steps.len().max(plan.total_steps as usize);
+        if view.moves.is_empty() && planned == 0 {
             quiet += 1;
             if quiet >= QUIET_LOOKS {
                 break view;
@@ -113,11 +115,11 @@ async fn wait(
         } else {
             quiet = 0;
         }
-        progress.say(summary(&view, plan.steps.len()));
+        progress.say(summary(&view, planned));
         if for_seconds.is_some_and(|seconds| began.elapsed() >= Duration::from_secs(seconds)) {
             return Err(CliError::new(
                 "still_moving",
-                format!("not at rest yet: {}", summary(&view, plan.steps.len())),
+                format!("not at rest yet: {}", summary(&view, planned)),
                 "narad cluster moves shows what each move waits for",
             ));
         }

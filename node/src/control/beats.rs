@@ -14,18 +14,19 @@ use narad_core::liveness::{
     BeatId, Liveness, LivenessEffect, LivenessInput, PromoteHold, ProposalEnd, RoundId,
 };
 use narad_core::meta::{Command, MetaState};
-use std::collections::BTreeMap;
+use narad_core::planner::{Disks, DrainTold};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::rc::Rc;
 use tokio::sync::oneshot;
 
 /// What a node has told in its latest beat.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Told {
     incarnation: NodeIncarnation,
     /// Index of the metadata under which it counted what follows.
     pub(super) applied: RaftIndex,
-    pub(super) undispatched: u64,
-    pub(super) held_copies: u64,
+    /// What holds it if it drains.
+    pub(super) drain: DrainTold,
     pub(super) disk_free_bytes: u64,
     pub(super) disk_used_bytes: u64,
 }
@@ -35,6 +36,7 @@ pub(super) struct Told {
 pub(super) struct Beats {
     told: BTreeMap<NodeId, Told>,
     sizes: BTreeMap<PartitionKey, u64>,
+    no_room: NoRoom,
     /// The index under which this leader saw first that a node is leaving.
     leaving: BTreeMap<NodeId, RaftIndex>,
 }
@@ -45,6 +47,7 @@ impl Beats {
         self.told.clear();
         self.sizes.clear();
         self.leaving.clear();
+        self.no_room = NoRoom::default();
     }
 
     /// As [`Beats::told`], for the question whether a drained node may go: of one that is leaving
@@ -57,7 +60,7 @@ impl Beats {
         state: &MetaState,
         in_group: bool,
     ) -> Option<Told> {
-        let told = self.told(id, state);
+        let told = self.told(id, state).cloned();
         if !state.is_leaving(id) {
             self.leaving.remove(id);
             return told;
@@ -69,10 +72,32 @@ impl Beats {
     }
 
     /// What the registered process of a node has told this leader.
-    pub(super) fn told(&self, id: &NodeId, state: &MetaState) -> Option<Told> {
+    pub(super) fn told(&self, id: &NodeId, state: &MetaState) -> Option<&Told> {
         let member = state.members.get(id)?;
         let told = self.told.get(id)?;
-        (told.incarnation == member.incarnation).then_some(*told)
+        (told.incarnation == member.incarnation).then_some(told)
+    }
+
+    /// What is known of the disks, for the planner.
+    pub(super) fn known(&self) -> Known<'_> {
+        let told = self.told.iter();
+        Known {
+            sizes: &self.sizes,
+            free: told
+                .map(|(id, told)| (id.clone(), told.disk_free_bytes))
+                .collect(),
+            full: self.no_room.now(mono_ms()),
+        }
+    }
+
+    /// A log is made: it is empty, until its owner tells more.
+    pub(super) fn made(&mut self, key: PartitionKey) {
+        self.sizes.entry(key).or_insert(0);
+    }
+
+    /// A target gives a partition up because its disk has no room.
+    pub(super) fn had_no_room(&mut self, key: PartitionKey, target: NodeId) {
+        self.no_room.note(mono_ms(), key, target);
     }
 
     /// Bytes of partitions, as their owners told.
@@ -80,31 +105,35 @@ impl Beats {
         &self.sizes
     }
 
-    /// Free bytes of nodes, as they told.
-    pub(super) fn disk_free(&self) -> BTreeMap<NodeId, u64> {
-        self.told
-            .iter()
-            .map(|(id, told)| (id.clone(), told.disk_free_bytes))
-            .collect()
-    }
-
-    /// Remembers what a node told; true when it is news for its removal.
-    fn note(&mut self, beat: &Beat, state: &MetaState) -> bool {
+    /// Remembers what a node told, and says for what it is news.
+    fn note(&mut self, beat: &Beat, state: &MetaState) -> News {
         self.told.retain(|id, _| state.members.contains_key(id));
         self.leaving.retain(|id, _| state.members.contains_key(id));
         self.sizes
             .retain(|key, _| state.topics.contains_key(&key.topic));
+        let drain = DrainTold {
+            undispatched: beat.undispatched,
+            waiting_for: beat.waiting_for.iter().cloned().collect(),
+            held_copies: u64::from(beat.held_copies),
+        };
         let before = self.told.insert(
             beat.node.clone(),
             Told {
                 incarnation: beat.incarnation,
                 applied: beat.applied,
-                undispatched: beat.undispatched,
-                held_copies: u64::from(beat.held_copies),
+                drain: drain.clone(),
                 disk_free_bytes: beat.disk_free_bytes,
                 disk_used_bytes: beat.disk_used_bytes,
             },
         );
+        let mut news = News {
+            for_planner: before.is_none(),
+            for_removal: before.is_none_or(|before| {
+                before.incarnation != beat.incarnation
+                    || before.drain != drain
+                    || before.applied != beat.applied
+            }),
+        };
         let told = beat
             .partition_bytes
             .iter()
@@ -112,15 +141,59 @@ impl Beats {
         for &(key, bytes) in told {
             // Only its owner knows how large a partition is.
             if state.assignment(key).is_some_and(|a| a.owner == beat.node) {
-                self.sizes.insert(key, bytes);
+                news.for_planner |= self.sizes.insert(key, bytes).is_none();
             }
         }
-        before.is_none_or(|before| {
-            before.incarnation != beat.incarnation
-                || before.undispatched != beat.undispatched
-                || before.held_copies != u64::from(beat.held_copies)
-                || before.applied != beat.applied
-        })
+        news
+    }
+}
+
+/// For what a beat is news.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct News {
+    /// For the removal of its sender.
+    for_removal: bool,
+    /// For the planner: until now it did not know this node's room, or the size of a partition.
+    for_planner: bool,
+}
+
+/// What is known of the disks.
+pub(super) struct Known<'a> {
+    sizes: &'a BTreeMap<PartitionKey, u64>,
+    free: BTreeMap<NodeId, u64>,
+    full: BTreeSet<(PartitionKey, NodeId)>,
+}
+
+impl Known<'_> {
+    pub(super) fn disks(&self) -> Disks<'_> {
+        Disks {
+            sizes: self.sizes,
+            free: &self.free,
+            full: &self.full,
+        }
+    }
+}
+
+/// Targets that gave a partition up for want of room, and when; bounded in time and number.
+#[derive(Default)]
+struct NoRoom(VecDeque<(MonoMs, PartitionKey, NodeId)>);
+
+impl NoRoom {
+    fn note(&mut self, now: MonoMs, key: PartitionKey, target: NodeId) {
+        self.0
+            .retain(|(_, other, at)| (other, at) != (&key, &target));
+        if self.0.len() >= limits::NO_ROOM_MAX {
+            self.0.pop_front();
+        }
+        self.0.push_back((now, key, target));
+    }
+
+    fn now(&self, now: MonoMs) -> BTreeSet<(PartitionKey, NodeId)> {
+        let since = now.0.saturating_sub(limits::NO_ROOM_MS);
+        let recent = self.0.iter().filter(|(at, ..)| at.0 >= since);
+        recent
+            .map(|(_, key, target)| (*key, target.clone()))
+            .collect()
     }
 }
 
@@ -176,8 +249,9 @@ impl Core {
         if answer.registered {
             let state = self.state();
             let news = self.beats.borrow_mut().note(&beat, &state);
-            if news && state.members.get(&beat.node).is_some_and(|m| m.draining) {
-                // It may be all that its removal waits for.
+            let drains = || state.members.get(&beat.node).is_some_and(|m| m.draining);
+            // It may be all that its removal, or a move, waits for.
+            if news.for_planner || (news.for_removal && drains()) {
                 self.replan.notify_one();
             }
         }
@@ -303,5 +377,38 @@ impl Core {
                 reason: hold.to_string(),
             }),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use narad_core::ids::{PartitionIndex, TopicId};
+
+    fn key(partition: u32) -> PartitionKey {
+        PartitionKey {
+            topic: TopicId(1),
+            partition: PartitionIndex(partition),
+        }
+    }
+
+    #[test]
+    fn a_target_without_room_is_remembered_for_a_while_and_not_without_a_bound() {
+        let n1 = NodeId("n1".into());
+        let mut full = NoRoom::default();
+        full.note(MonoMs(1_000), key(1), n1.clone());
+        full.note(MonoMs(1_000), key(2), n1.clone());
+        let end = MonoMs(1_000 + limits::NO_ROOM_MS);
+        assert_eq!(full.now(end).len(), 2);
+        // Again: from then on.
+        full.note(MonoMs(1_001), key(2), n1.clone());
+        let later = MonoMs(end.0 + 1);
+        assert_eq!(full.now(later), [(key(2), n1.clone())].into());
+        for partition in 0..3_000 {
+            full.note(later, key(partition), n1.clone());
+        }
+        let now = full.now(later);
+        assert_eq!(now.len(), limits::NO_ROOM_MAX);
+        assert!(now.contains(&(key(2_999), n1)), "the newest stay");
     }
 }

@@ -7,10 +7,10 @@
 use super::core::Core;
 use crate::limits;
 use futures::future::{Either, select};
+use narad_core::copies::has_log;
 use narad_core::ids::ClusterId;
-use narad_core::meta::{Command, MetaState, Reply};
+use narad_core::meta::{Command, MetaState, Refusal, Reply};
 use narad_core::planner::{self, Plan, PlanLimits};
-use std::collections::BTreeMap;
 use std::pin::pin;
 use std::rc::Rc;
 use std::time::Duration;
@@ -121,22 +121,65 @@ impl Core {
     /// What should be done over `state`, with what the nodes have told this leader.
     pub(super) fn plan(&self, state: &MetaState) -> Plan {
         let beats = self.beats.borrow();
-        planner::plan(state, beats.sizes(), &beats.disk_free(), self.plan_limits())
+        let known = beats.known();
+        planner::plan(state, Some(known.disks()), self.plan_limits())
+    }
+
+    /// The same with all that comes later, as far as it is shown.
+    pub(super) fn plan_shown(&self, state: &MetaState) -> Plan {
+        let beats = self.beats.borrow();
+        let known = beats.known();
+        let bounds = self.plan_limits();
+        planner::plan_up_to(state, Some(known.disks()), bounds, limits::PLAN_STEPS_MAX)
     }
 
     /// The whole plan as if `node` were draining.
     pub(super) fn plan_drained(&self, state: &MetaState, node: &narad_core::ids::NodeId) -> Plan {
         let beats = self.beats.borrow();
-        planner::plan_drained(state, node, beats.sizes(), &beats.disk_free())
+        let known = beats.known();
+        planner::plan_drained(state, node, Some(known.disks()))
     }
 
-    /// The same as if every disk had room.
-    pub(super) fn plan_drained_roomy(
-        &self,
-        state: &MetaState,
-        node: &narad_core::ids::NodeId,
-    ) -> Plan {
+    /// Why the target of an operator's move has no room for it, as far as is known.
+    pub(super) fn refuses_room(&self, command: &Command) -> Option<Refusal> {
+        let Command::SetTarget {
+            key,
+            target,
+            manual: true,
+            ..
+        } = command
+        else {
+            return None;
+        };
+        let state = self.state();
         let beats = self.beats.borrow();
-        planner::plan_drained(state, node, beats.sizes(), &BTreeMap::new())
+        let known = beats.known();
+        planner::no_room(&state, known.disks(), *key, target)
+    }
+
+    /// Remembers what a command tells about disks, before the pass that it brings about: a target that
+    /// gives up for want of room, or a log that is made.
+    pub(super) fn note_room(&self, command: &Command) {
+        let state = self.state();
+        let mut beats = self.beats.borrow_mut();
+        match command {
+            Command::ClearTarget {
+                key,
+                move_id,
+                no_room: true,
+            } => {
+                let assignment = state.assignment(*key);
+                let target = assignment.and_then(|assignment| assignment.target.as_ref());
+                if let Some(target) = target.filter(|target| target.move_id == *move_id) {
+                    beats.had_no_room(*key, target.node.clone());
+                }
+            }
+            Command::MarkOpened { key, .. }
+                if state.assignment(*key).is_some_and(|a| !has_log(a)) =>
+            {
+                beats.made(*key);
+            }
+            _ => {}
+        }
     }
 }

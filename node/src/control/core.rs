@@ -41,6 +41,8 @@ pub(super) struct Core {
     pub(super) replan: Rc<tokio::sync::Notify>,
     /// The foreign cluster that was told of last, so that each is told of once.
     pub(super) foreign: Cell<Option<ClusterId>>,
+    /// Which of the owned partitions the next heartbeat tells of first, where one cannot tell of all.
+    pub(super) told_from: Cell<usize>,
     /// Views that are being asked of the leader.
     pub(super) forwarded: Semaphore,
     fatal: mpsc::Sender<ControlError>,
@@ -68,6 +70,7 @@ impl Core {
             confirmed,
             replan: Rc::new(tokio::sync::Notify::new()),
             foreign: Cell::new(None),
+            told_from: Cell::new(0),
             forwarded: Semaphore::new(limits::VIEWS_FORWARDED),
             fatal,
         });

@@ -11,7 +11,7 @@ use crate::limits;
 use crate::raft::{MembershipError, RaftPeer};
 use narad_core::ids::NodeId;
 use narad_core::meta::{Command, MetaState, Reply};
-use narad_core::planner::{DrainHold, RaftView, drain_status};
+use narad_core::planner::{DrainHold, Plan, RaftView, drain_status};
 use std::collections::BTreeSet;
 use std::rc::Rc;
 use std::time::Duration;
@@ -158,25 +158,25 @@ impl Core {
         }
     }
 
-    /// What holds the removal of a node back, in this leader's view.
-    pub(super) fn holds(&self, state: &MetaState, id: &NodeId) -> Vec<DrainHold> {
+    /// What holds the removal of a node back, in this leader's view; with a plan also why partitions stay.
+    pub(super) fn holds(
+        &self,
+        state: &MetaState,
+        id: &NodeId,
+        plan: Option<&Plan>,
+    ) -> Vec<DrainHold> {
         let in_group = self.raft.membership().contains(id.as_str());
         let told = self
             .beats
             .borrow_mut()
             .told_for_removal(id, state, in_group);
-        drain_status(
-            state,
-            id,
-            told.map(|told| told.undispatched),
-            told.map(|told| told.held_copies),
-            self.group().view(),
-        )
+        let told = told.as_ref().map(|told| &told.drain);
+        drain_status(state, id, told, plan, self.group().view())
     }
 
     /// Removes a drained node when nothing holds it. True when something was changed.
     async fn leave(self: &Rc<Self>, state: &MetaState, id: &NodeId) -> bool {
-        let holds = self.holds(state, id);
+        let holds = self.holds(state, id, None);
         let solvable =
             |hold: &DrainHold| matches!(hold, DrainHold::Leader | DrainHold::LearnerFirst(_));
         if !holds.iter().all(solvable) {
@@ -206,7 +206,7 @@ impl Core {
         let Some(member) = state.members.get(id) else {
             return true;
         };
-        if !self.holds(&state, id).is_empty() {
+        if !self.holds(&state, id, None).is_empty() {
             return true;
         }
         let remove = Command::RemoveMember {

@@ -9,10 +9,12 @@ use super::core::Core;
 use crate::clock::mono_ms;
 use crate::limits;
 use crate::messages::{Beat, BeatAnswer, ShardRequest, ShardSummary};
-use narad_core::ids::{MonoMs, RaftIndex};
+use narad_core::defaults::MEMBERS_MAX;
+use narad_core::ids::{MonoMs, NodeId, RaftIndex};
 use narad_core::moves::MoveLease;
 use narad_wire::error::{ErrorCode, WireError};
 use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -118,7 +120,17 @@ fn collect(core: &Core, summaries: &[ShardSummary]) -> Beat {
         .iter()
         .flat_map(|summary| summary.partition_bytes.iter().copied())
         .collect();
-    partition_bytes.truncate(limits::BEAT_PARTITIONS_MAX);
+    if partition_bytes.len() > limits::BEAT_PARTITIONS_MAX {
+        // The others have their turn in the next ones.
+        let first = core.told_from.get() % partition_bytes.len();
+        core.told_from.set(first + limits::BEAT_PARTITIONS_MAX);
+        partition_bytes.rotate_left(first);
+        partition_bytes.truncate(limits::BEAT_PARTITIONS_MAX);
+    }
+    let mut waiting_for: BTreeMap<NodeId, u64> = BTreeMap::new();
+    for (owner, records) in summaries.iter().flat_map(|summary| &summary.waiting_for) {
+        *waiting_for.entry(owner.clone()).or_default() += records;
+    }
     // What the shards said holds for the metadata that they said it under, not for what has been
     // applied since.
     let applied = summaries
@@ -135,6 +147,7 @@ fn collect(core: &Core, summaries: &[ShardSummary]) -> Beat {
         disk_used_bytes,
         partition_bytes,
         cluster: core.ctx.cluster(),
+        waiting_for: waiting_for.into_iter().take(MEMBERS_MAX).collect(),
     }
 }
 

@@ -166,8 +166,9 @@ impl Core {
             None => {
                 rpc::call(limit, node.plan_request().send(), |results| {
                     convert::check(results.has_error(), results.get_error())?;
-                    let (steps, notes) = (results.get_steps()?, results.get_notes()?);
-                    read_plan(steps, notes, None)
+                    let (steps, later) = (results.get_steps()?, results.get_later()?);
+                    let total = (results.get_total_steps(), results.get_total_bytes());
+                    read_plan((steps, later), total, results.get_notes()?, None)
                 })
                 .await
             }
@@ -177,8 +178,10 @@ impl Core {
                 call.get().set_dry_run(true);
                 rpc::call(limit, call.send(), |results| {
                     convert::check(results.has_error(), results.get_error())?;
-                    let (steps, notes) = (results.get_steps()?, results.get_notes()?);
-                    read_plan(steps, notes, Some(results.get_blocked()?))
+                    let (steps, later) = (results.get_steps()?, results.get_later()?);
+                    let total = (results.get_total_steps(), results.get_total_bytes());
+                    let blocked = Some(results.get_blocked()?);
+                    read_plan((steps, later), total, results.get_notes()?, blocked)
                 })
                 .await
             }
@@ -242,8 +245,11 @@ impl Core {
     }
 }
 
+type Steps<'a> = capnp::struct_list::Reader<'a, plan_step::Owned>;
+
 fn read_plan(
-    steps: capnp::struct_list::Reader<'_, plan_step::Owned>,
+    (steps, later): (Steps<'_>, Steps<'_>),
+    (total_steps, total_bytes): (u64, u64),
     notes: capnp::text_list::Reader<'_>,
     blocked: Option<capnp::text_list::Reader<'_>>,
 ) -> Result<PlanView, WireError> {
@@ -251,10 +257,15 @@ fn read_plan(
         let texts = list.iter().map(|text| convert::text(text?));
         texts.collect::<Result<Vec<String>, WireError>>()
     };
-    let steps: Result<Vec<PlanStepView>, WireError> =
-        steps.iter().map(convert::read_plan_step).collect();
+    let list = |steps: Steps<'_>| {
+        let steps = steps.iter().map(convert::read_plan_step);
+        steps.collect::<Result<Vec<PlanStepView>, WireError>>()
+    };
     Ok(PlanView {
-        steps: steps?,
+        steps: list(steps)?,
+        later: list(later)?,
+        total_steps,
+        total_bytes,
         notes: texts(notes)?,
         blocked: blocked.map_or(Ok(Vec::new()), texts)?,
     })
@@ -269,6 +280,14 @@ fn write_beat(mut builder: heartbeat::Builder<'_>, beat: &Beat) {
     builder.set_disk_free_bytes(beat.disk_free_bytes);
     builder.set_disk_used_bytes(beat.disk_used_bytes);
     builder.set_cluster(beat.cluster.map_or(0, |cluster| cluster.0));
+    let mut list = builder
+        .reborrow()
+        .init_waiting_for(convert::list_len(beat.waiting_for.len()));
+    for (slot, (owner, records)) in (0..).zip(&beat.waiting_for) {
+        let mut entry = list.reborrow().get(slot);
+        entry.set_node(owner.as_str());
+        entry.set_records(*records);
+    }
     let mut list = builder.init_partition_bytes(convert::list_len(beat.partition_bytes.len()));
     for (slot, (key, bytes)) in (0..).zip(&beat.partition_bytes) {
         let mut entry = list.reborrow().get(slot);

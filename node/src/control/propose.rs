@@ -10,7 +10,7 @@ use crate::limits;
 use crate::messages::{ProposeError, Proposed};
 use crate::raft::{BarrierError, ProposeError as RaftProposeError};
 use narad_core::ids::{NodeId, RaftIndex};
-use narad_core::meta::Command;
+use narad_core::meta::{Command, Reply};
 use narad_wire::error::{ErrorCode, WireError};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
@@ -77,7 +77,7 @@ impl Core {
         self: &Rc<Self>,
         command: &Command,
         hint: Option<(NodeId, String)>,
-    ) -> Result<(RaftIndex, narad_core::meta::Reply), Attempt> {
+    ) -> Result<(RaftIndex, Reply), Attempt> {
         if self.leads() {
             return match self.propose_here(command).await {
                 Ok(done) => Ok(done),
@@ -147,6 +147,10 @@ impl Core {
     /// Proposes as the leader; refused elsewhere.
     pub(super) async fn propose_here(self: &Rc<Self>, command: &Command) -> Proposed {
         self.may_propose(command)?;
+        if let Some(refusal) = self.refuses_room(command) {
+            return Ok((self.state().applied, Reply::Refused { refusal }));
+        }
+        self.note_room(command);
         match self.raft.propose(encode(command)).await {
             Ok((index, answer)) => {
                 let reply = decode(&answer).map_err(|reason| ProposeError::Unknown { reason })?;

@@ -4,16 +4,15 @@
 //! knows (what nodes have told it) is shown by the leader and forwarded to it by the others.
 
 use super::core::Core;
+use super::plans;
 use super::registration::refused;
-use crate::limits;
 use narad_core::ids::{NodeId, PartitionKey};
 use narad_core::meta::{EpochEnd, Member, MemberStatus, MetaState};
-use narad_core::planner::{DrainHold, Plan, drain_blocks};
+use narad_core::planner::{DrainHold, Plan};
 use narad_wire::client::{
-    LossView, LostCopyView, LostPartitionView, MemberView, MembersView, PlanStepView, PlanView,
+    LossView, LostCopyView, LostPartitionView, MemberView, MembersView, PlanView,
 };
 use narad_wire::error::{ErrorCode, WireFault};
-use std::collections::BTreeMap;
 use std::rc::Rc;
 
 impl Core {
@@ -66,13 +65,15 @@ impl Core {
         let status = self.raft.status();
         let holdings = state.holdings();
         let leader = status.leader.map(|(id, _)| id).unwrap_or_default();
+        let drains = state.members.values().any(|member| member.draining);
+        let plan = (drains && self.leads()).then(|| self.plan(&state));
         let members = state
             .members
             .values()
             .map(|member| {
                 let held = holdings.get(&member.id).copied().unwrap_or_default();
                 let count = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
-                let mut view = self.member_view(&state, member);
+                let mut view = self.member_view(&state, member, plan.as_ref());
                 view.owned = count(held.owned);
                 view.inbound = count(held.inbound);
                 view.outbound = count(held.outbound);
@@ -98,10 +99,11 @@ impl Core {
         }
     }
 
-    fn member_view(&self, state: &MetaState, member: &Member) -> MemberView {
-        let told = self.beats.borrow().told(&member.id, state);
+    fn member_view(&self, state: &MetaState, member: &Member, plan: Option<&Plan>) -> MemberView {
+        let told = self.beats.borrow().told(&member.id, state).cloned();
+        let told = told.as_ref();
         let held = if member.draining {
-            shown(&self.holds(state, &member.id)).join("; ")
+            shown(&self.holds(state, &member.id, plan)).join("; ")
         } else {
             String::new()
         };
@@ -118,9 +120,9 @@ impl Core {
             draining: member.draining,
             shards: member.shards,
             version: member.version.clone(),
-            disk_free_bytes: told.map_or(0, |told| told.disk_free_bytes),
-            disk_used_bytes: told.map_or(0, |told| told.disk_used_bytes),
-            undispatched: told.map_or(0, |told| told.undispatched),
+            disk_free_bytes: told.map(|told| told.disk_free_bytes),
+            disk_used_bytes: told.map(|told| told.disk_used_bytes),
+            undispatched: told.map(|told| told.drain.undispatched),
             held,
             incarnation: member.incarnation.0,
             ..MemberView::default()
@@ -141,28 +143,17 @@ impl Core {
                 .await
                 .map_err(narad_wire::error::WireError::into_fault);
         }
-        let state = self.state();
-        let plan = match &draining {
-            Some(node) => self.plan_drained(&state, node),
-            None => self.plan(&state),
-        };
-        let mut view = describe(&state, &plan, self.beats.borrow().sizes());
-        if let Some(node) = &draining {
-            let mut as_drained = (*state).clone();
-            if let Some(member) = as_drained.members.get_mut(node) {
-                std::sync::Arc::make_mut(member).draining = true;
-            }
-            let holds = self.holds(&as_drained, node);
-            let shown = shown(&holds);
-            view.notes
-                .extend(shown.iter().map(|hold| format!("{node} {hold}")));
-            let blocks = drain_blocks(node, &holds, &plan, || {
-                self.plan_drained_roomy(&state, node)
-            });
-            view.blocked
-                .extend(blocks.iter().map(|block| format!("{node} {block}")));
+        if !self.leads() {
+            return Err(plans::no_leader());
         }
-        Ok(view)
+        Ok(match &draining {
+            Some(node) => self.drain_plan_view(node),
+            None => {
+                let state = self.state();
+                let plan = self.plan_shown(&state);
+                plans::describe(&state, &plan, self.beats.borrow().sizes())
+            }
+        })
     }
 
     /// What giving up `node` would lose, asked of the leader, who knows what it told.
@@ -194,7 +185,7 @@ impl Core {
             notes: loss_notes(&state, &node, &partitions),
             partitions,
             inbound: count(holdings.inbound),
-            undispatched: told.map_or(0, |told| told.undispatched),
+            undispatched: told.map_or(0, |told| told.drain.undispatched),
             told: told.is_some(),
         })
     }
@@ -294,7 +285,7 @@ pub(crate) fn heirless(state: &MetaState, node: &NodeId) -> Option<String> {
 }
 
 /// The holds in words. Leadership is moved away last, so it is named only when nothing else holds.
-fn shown(holds: &[DrainHold]) -> Vec<String> {
+pub(super) fn shown(holds: &[DrainHold]) -> Vec<String> {
     let last = |hold: &DrainHold| matches!(hold, DrainHold::Leader);
     let only = holds.iter().all(last);
     holds
@@ -305,45 +296,9 @@ fn shown(holds: &[DrainHold]) -> Vec<String> {
 }
 
 /// The name of a partition's topic, or its incarnation when it is gone.
-fn topic_name(state: &MetaState, key: PartitionKey) -> String {
+pub(super) fn topic_name(state: &MetaState, key: PartitionKey) -> String {
     state
         .topics
         .get(&key.topic)
         .map_or_else(|| format!("t{}", key.topic), |topic| topic.name.0.clone())
-}
-
-fn describe(state: &MetaState, plan: &Plan, sizes: &BTreeMap<PartitionKey, u64>) -> PlanView {
-    let steps = plan
-        .steps
-        .iter()
-        .take(limits::PLAN_STEPS_MAX)
-        .map(|step| PlanStepView {
-            topic: topic_name(state, step.key),
-            partition: step.key.partition.0,
-            from: step.owner.0.clone(),
-            to: step.target.0.clone(),
-            reason: step.reason.to_string(),
-            bytes: sizes.get(&step.key).copied().unwrap_or(0),
-        })
-        .collect();
-    let mut notes: Vec<String> = plan.notes.iter().map(ToString::to_string).collect();
-    for cancel in &plan.cancels {
-        notes.push(format!(
-            "{}/{}: the running move or its handoff is taken back, because {}",
-            topic_name(state, cancel.key),
-            cancel.key.partition,
-            cancel.reason
-        ));
-    }
-    if plan.steps.len() > limits::PLAN_STEPS_MAX {
-        notes.push(format!(
-            "{} more steps are not shown",
-            plan.steps.len() - limits::PLAN_STEPS_MAX
-        ));
-    }
-    PlanView {
-        steps,
-        notes,
-        blocked: Vec::new(),
-    }
 }

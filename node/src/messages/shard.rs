@@ -10,6 +10,7 @@ use narad_core::ids::{
 };
 use narad_storage::{Installed, Record, StoredRecord};
 use narad_wire::error::WireFault;
+use std::collections::BTreeMap;
 use std::time::Instant;
 
 /// A lease that a consumer names.
@@ -175,6 +176,8 @@ pub struct ShardSummary {
     pub applied: RaftIndex,
     /// Records in its ingress WALs, and those on their way into them.
     pub undispatched: u64,
+    /// How many of them can go to dead owners only, by owner.
+    pub waiting_for: BTreeMap<NodeId, u64>,
     /// Ended copies still here.
     pub held_copies: u32,
     /// Owned partitions and their bytes.

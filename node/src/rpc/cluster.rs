@@ -89,9 +89,8 @@ pub(crate) async fn decommission(
         Ok(plan) => Ok(plan),
         Err(fault) if dry_run => Err(fault),
         Err(fault) => Ok(PlanView {
-            steps: Vec::new(),
             notes: vec![format!("done; the plan cannot be shown now: {fault}")],
-            blocked: Vec::new(),
+            ..PlanView::default()
         }),
     }
 }

@@ -212,7 +212,18 @@ fn read_beat(params: &peer::HeartbeatParams) -> Result<Beat, WireFault> {
         let key = read_partition_key(one.get_partition().map_err(malformed)?);
         partition_bytes.push((key, one.get_bytes()));
     }
+    let waiting = beat.get_waiting_for().map_err(malformed)?;
+    bounded(
+        "nodes in a heartbeat",
+        waiting.len() as usize,
+        narad_core::defaults::MEMBERS_MAX,
+    )?;
+    let mut waiting_for = Vec::with_capacity(waiting.len() as usize);
+    for one in waiting.iter() {
+        waiting_for.push((node_id(&text(one.get_node())?)?, one.get_records()));
+    }
     Ok(Beat {
+        waiting_for,
         node: node_id(&text(beat.get_node())?)?,
         incarnation: NodeIncarnation(beat.get_incarnation()),
         applied: RaftIndex(beat.get_applied()),

@@ -260,6 +260,7 @@ pub(crate) async fn cancel(
     let command = Command::ClearTarget {
         key,
         move_id: target.move_id,
+        no_room: false,
     };
     let (_, reply) = ctx.propose(command).await.map_err(|e| unproposed(&e))?;
     done(reply)?;

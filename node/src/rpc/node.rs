@@ -12,7 +12,7 @@ use crate::shard::shard::Shard;
 use narad_core::ids::NodeIncarnation;
 use narad_schema::client_capnp::node;
 use narad_wire::convert::{
-    list_len, write_member, write_move, write_node, write_plan_step, write_topic,
+    list_len, write_member, write_move, write_node, write_plan_steps, write_topic,
 };
 use narad_wire::error::WireFault;
 use narad_wire::rpc::Line;
@@ -255,10 +255,12 @@ impl node::Server for NodeServer {
         let outcome = cluster::plan(&self, None).await;
         answer!(results, outcome, |plan| {
             let mut builder = results.get();
-            let mut steps = builder.reborrow().init_steps(list_len(plan.steps.len()));
-            for (index, step) in (0u32..).zip(&plan.steps) {
-                write_plan_step(steps.reborrow().get(index), step);
-            }
+            let steps = list_len(plan.steps.len());
+            write_plan_steps(builder.reborrow().init_steps(steps), &plan.steps);
+            let later = list_len(plan.later.len());
+            write_plan_steps(builder.reborrow().init_later(later), &plan.later);
+            builder.set_total_steps(plan.total_steps);
+            builder.set_total_bytes(plan.total_bytes);
             let mut notes = builder.init_notes(list_len(plan.notes.len()));
             for (index, note) in (0u32..).zip(&plan.notes) {
                 notes.set(index, note);
@@ -295,10 +297,12 @@ impl node::Server for NodeServer {
         let outcome = cluster::decommission(&self, &params).await;
         answer!(results, outcome, |plan| {
             let mut builder = results.get();
-            let mut steps = builder.reborrow().init_steps(list_len(plan.steps.len()));
-            for (index, step) in (0u32..).zip(&plan.steps) {
-                write_plan_step(steps.reborrow().get(index), step);
-            }
+            let steps = list_len(plan.steps.len());
+            write_plan_steps(builder.reborrow().init_steps(steps), &plan.steps);
+            let later = list_len(plan.later.len());
+            write_plan_steps(builder.reborrow().init_later(later), &plan.later);
+            builder.set_total_steps(plan.total_steps);
+            builder.set_total_bytes(plan.total_bytes);
             let mut notes = builder.reborrow().init_notes(list_len(plan.notes.len()));
             for (index, note) in (0u32..).zip(&plan.notes) {
                 notes.set(index, note);

@@ -5,6 +5,7 @@
 
 use narad_core::ids::RaftIndex;
 use narad_core::meta::{Refusal, Reply};
+use narad_core::planner::Size;
 use narad_wire::error::{ErrorCode, WireFault};
 
 /// The index of a command that took effect, or its refusal as a fault.
@@ -110,6 +111,14 @@ fn words(refusal: &Refusal) -> (String, &'static str) {
         Refusal::TargetIsOwner => (
             "the node owns the partition already".into(),
             "choose another node",
+        ),
+        Refusal::NoRoom { needed, room } => (
+            format!(
+                "the node has no room for the partition: it needs {}, and copies to that node may take {}",
+                Size(*needed),
+                Size(*room)
+            ),
+            "free some there, or choose another node; narad cluster members shows how much each has free",
         ),
         Refusal::ChangedSince { .. } => (
             "the partition's assignment changed in the meantime".into(),

@@ -13,7 +13,7 @@ use crate::shard::shard::Shard;
 use crate::shard::{deliver, task};
 use futures::FutureExt;
 use narad_core::dispatch::{Dispatch, DispatchEffect, DispatchInput, Entry};
-use narad_core::ids::{MonoMs, PartitionIndex, PartitionKey, WalSeq};
+use narad_core::ids::{MonoMs, NodeId, PartitionIndex, PartitionKey, WalSeq};
 use narad_storage::{Record, Wal, WalEntry};
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
@@ -31,6 +31,8 @@ pub(crate) struct Dispatcher {
     dirty: Cell<bool>,
     window: RefCell<Window>,
     ages: RefCell<Ages>,
+    /// Records that can go to dead owners only, by owner, as the machine said last.
+    waiting_for_dead: RefCell<BTreeMap<NodeId, u64>>,
 }
 
 /// Records read from the WAL and not delivered yet, as far as there is room for them.
@@ -93,6 +95,7 @@ impl Dispatcher {
             dirty: Cell::new(false),
             window: RefCell::default(),
             ages: RefCell::default(),
+            waiting_for_dead: RefCell::default(),
         })
     }
 
@@ -118,6 +121,7 @@ impl Dispatcher {
                     self.perform(&shard, effect);
                 }
             }
+            self.waiting_for_dead.replace(machine.waiting_for_dead());
             let pause = machine
                 .next_wake()
                 .map_or(PARK_SLICE_MS * 10, |at| at.since(mono_ms()).max(1));
@@ -126,6 +130,11 @@ impl Dispatcher {
                 () = Box::pin(glommio::timer::sleep(Duration::from_millis(pause))).fuse() => {}
             }
         }
+    }
+
+    /// Records that can go to dead owners only, by owner.
+    pub(crate) fn waiting_for_dead(&self) -> BTreeMap<NodeId, u64> {
+        self.waiting_for_dead.borrow().clone()
     }
 
     fn push(&self, input: DispatchInput) {

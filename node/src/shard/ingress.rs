@@ -73,6 +73,7 @@ impl Shard {
         ShardSummary {
             applied: state.applied,
             undispatched: self.dispatchers.pending_records() + self.entering.get(),
+            waiting_for: self.dispatchers.waiting_for_dead(),
             held_copies: u32::try_from(held).unwrap_or(u32::MAX),
             partition_bytes: self
                 .open_partitions()

@@ -10,9 +10,10 @@ use crate::shard::executor::ShardError;
 use crate::shard::limits::WAL_REPAIR_MS;
 use crate::shard::shard::Shard;
 use narad_core::defaults::WAL_CAP_PERCENT;
-use narad_core::ids::{MonoMs, ShardIndex, WalSeq};
+use narad_core::ids::{MonoMs, NodeId, ShardIndex, WalSeq};
 use narad_storage::{StorageError, Wal, WalOptions};
 use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -208,6 +209,17 @@ impl Dispatchers {
         for running in &self.all {
             running.borrow().dispatcher.look_again();
         }
+    }
+
+    /// Records in all of them that can go to dead owners only, by owner.
+    pub(crate) fn waiting_for_dead(&self) -> BTreeMap<NodeId, u64> {
+        let mut all = BTreeMap::new();
+        for running in &self.all {
+            for (owner, records) in running.borrow().dispatcher.waiting_for_dead() {
+                *all.entry(owner).or_default() += records;
+            }
+        }
+        all
     }
 
     /// Records that wait in all of them.

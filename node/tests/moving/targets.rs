@@ -3,6 +3,7 @@
 use crate::client::{drain, with_client};
 use crate::stage::{Plan, TOPIC, begin_with, check_end, filled, order_planned, partitions};
 use crate::support::{Cluster, PATIENCE, wait_for};
+use narad_core::ids::PartitionIndex;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -139,7 +140,7 @@ impl SmallDisk {
         let (image, at) = (dir.join("image"), dir.join("disk"));
         std::fs::create_dir(&at).expect("a mount point");
         let file = std::fs::File::create(&image).expect("an image");
-        file.set_len(512 << 20).expect("sparse");
+        file.set_len(2 << 30).expect("sparse");
         let done = |command: &mut Command| command.output().is_ok_and(|o| o.status.success());
         let made = done(Command::new("mkfs.ext4").arg("-q").arg("-F").arg(&image))
             && done(
@@ -205,7 +206,7 @@ fn a_target_whose_disk_fills_up_gives_its_slot_up_and_what_it_staged() {
         let mine = moves.iter().find(|m| m["partition"] == plan.partition)?;
         (mine["bytes_done"].as_u64()? > 0).then_some(())
     });
-    // Less than what every node keeps free for itself.
+    // Less than what copies leave free.
     let filler = disk.fill(64 << 20);
     let index = plan.partition as usize;
     let part = with_client(addrs.clone(), async move |client| {
@@ -230,6 +231,25 @@ fn a_target_whose_disk_fills_up_gives_its_slot_up_and_what_it_staged() {
         ended.into_iter().find(|m| m["partition"] == plan.partition)
     });
     assert_eq!(ended["outcome"], "no_room", "{ended}");
+    // A drain meets the full disk: what has bytes goes to the third node.
+    wait_for("the leader knows that there is no room", || {
+        let view = target.get("/v1/cluster/members")?;
+        let members = view["members"].as_array()?;
+        let full = members.iter().find(|one| one["id"] == "n3")?;
+        (full["disk_free_bytes"].as_u64()? < 1 << 30).then_some(())
+    });
+    let from = plan.from.clone();
+    with_client(addrs.clone(), async move |client| {
+        let drained = client.decommission(&from, false, true).await;
+        let drained = drained.expect("a dry run");
+        let mine = drained.steps.iter().find(|s| s.partition as usize == index);
+        assert!(mine.is_some_and(|step| step.to != "n3"), "{drained:?}");
+        let refused = client
+            .move_to(TOPIC, PartitionIndex(index as u32), "n3")
+            .await
+            .expect_err("there is no room");
+        assert!(refused.to_string().contains("no room"), "{refused}");
+    });
     wait_for("what it staged goes", || {
         let left = std::fs::read_dir(data.join("staging")).ok()?;
         (left.count() == 0).then_some(())

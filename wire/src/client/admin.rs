@@ -231,6 +231,9 @@ impl<R: Runtime> Client<R> {
                 check(r.has_error(), r.get_error())?;
                 Ok(PlanView {
                     steps: steps(r.get_steps()?)?,
+                    later: steps(r.get_later()?)?,
+                    total_steps: r.get_total_steps(),
+                    total_bytes: r.get_total_bytes(),
                     notes: notes(r.get_notes()?)?,
                     blocked: Vec::new(),
                 })
@@ -307,6 +310,9 @@ impl<R: Runtime> Client<R> {
                 check(r.has_error(), r.get_error())?;
                 Ok(PlanView {
                     steps: steps(r.get_steps()?)?,
+                    later: steps(r.get_later()?)?,
+                    total_steps: r.get_total_steps(),
+                    total_bytes: r.get_total_bytes(),
                     notes: notes(r.get_notes()?)?,
                     blocked: notes(r.get_blocked()?)?,
                 })

@@ -138,6 +138,7 @@ pub fn write_topic(mut builder: topic::Builder<'_>, view: &TopicView) {
 /// # Errors
 /// [`WireError::Protocol`] when the bytes are not valid.
 pub fn read_member(reader: member::Reader<'_>) -> Result<MemberView, WireError> {
+    let told = |value| (!reader.get_untold()).then_some(value);
     Ok(MemberView {
         id: text(reader.get_id()?)?,
         addr: text(reader.get_addr()?)?,
@@ -151,9 +152,9 @@ pub fn read_member(reader: member::Reader<'_>) -> Result<MemberView, WireError> 
         outbound: reader.get_outbound(),
         shards: reader.get_shards(),
         version: text(reader.get_version()?)?,
-        disk_free_bytes: reader.get_disk_free_bytes(),
-        disk_used_bytes: reader.get_disk_used_bytes(),
-        undispatched: reader.get_undispatched(),
+        disk_free_bytes: told(reader.get_disk_free_bytes()),
+        disk_used_bytes: told(reader.get_disk_used_bytes()),
+        undispatched: told(reader.get_undispatched()),
         held: text(reader.get_held()?)?,
         incarnation: reader.get_incarnation(),
     })
@@ -173,9 +174,10 @@ pub fn write_member(mut builder: member::Builder<'_>, view: &MemberView) {
     builder.set_outbound(view.outbound);
     builder.set_shards(view.shards);
     builder.set_version(&view.version);
-    builder.set_disk_free_bytes(view.disk_free_bytes);
-    builder.set_disk_used_bytes(view.disk_used_bytes);
-    builder.set_undispatched(view.undispatched);
+    builder.set_disk_free_bytes(view.disk_free_bytes.unwrap_or(0));
+    builder.set_disk_used_bytes(view.disk_used_bytes.unwrap_or(0));
+    builder.set_undispatched(view.undispatched.unwrap_or(0));
+    builder.set_untold(view.disk_free_bytes.is_none());
     builder.set_held(&view.held);
     builder.set_incarnation(view.incarnation);
 }
@@ -278,6 +280,16 @@ pub fn write_plan_step(mut builder: plan_step::Builder<'_>, view: &PlanStepView)
     builder.set_to(&view.to);
     builder.set_reason(&view.reason);
     builder.set_bytes(view.bytes);
+}
+
+/// Writes steps of a plan.
+pub fn write_plan_steps(
+    mut list: capnp::struct_list::Builder<'_, plan_step::Owned>,
+    steps: &[PlanStepView],
+) {
+    for (index, step) in (0u32..).zip(steps) {
+        write_plan_step(list.reborrow().get(index), step);
+    }
 }
 
 /// Reads what giving up a node loses.

@@ -118,6 +118,33 @@ impl Dispatch {
         effects
     }
 
+    /// Records that can be delivered to dead owners only, by owner, as far as they are remembered: those
+    /// whose partition was named, and all where no other owner of the topic lives.
+    #[must_use]
+    pub fn waiting_for_dead(&self) -> BTreeMap<NodeId, u64> {
+        let mut waiting = BTreeMap::new();
+        for (key, queue) in self.queues.iter().filter(|(_, queue)| !queue.is_empty()) {
+            let Some(topic) = self.state.topics.get(&key.topic) else {
+                continue;
+            };
+            let Some(assignment) = topic.partitions.get(key.partition.0 as usize) else {
+                continue;
+            };
+            if self.state.is_alive(&assignment.owner) {
+                continue;
+            }
+            let elsewhere = routing::live_sibling(&self.state, topic, key.partition, 0);
+            let records = match elsewhere {
+                Some(_) => queue.pinned(),
+                None => queue.len(),
+            };
+            if records > 0 {
+                *waiting.entry(assignment.owner.clone()).or_default() += records as u64;
+            }
+        }
+        waiting
+    }
+
     /// When a tick is wanted next; `None` while nothing waits for time.
     #[must_use]
     pub fn next_wake(&self) -> Option<MonoMs> {

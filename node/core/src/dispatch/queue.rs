@@ -62,6 +62,8 @@ struct Pending {
 #[derive(Clone, Debug, Default, Hash)]
 pub(super) struct Queue {
     pending: VecDeque<Pending>,
+    /// How many of them are pinned.
+    pinned: usize,
     /// Every record of the partition below this was seen.
     pub(super) known_to: WalSeq,
     /// Records at or above `known_to` were met and not taken.
@@ -77,6 +79,11 @@ pub(super) struct Queue {
 impl Queue {
     pub(super) fn len(&self) -> usize {
         self.pending.len()
+    }
+
+    /// Records that may go to this partition only.
+    pub(super) const fn pinned(&self) -> usize {
+        self.pinned
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -105,6 +112,7 @@ impl Queue {
             return false;
         }
         self.known_to = WalSeq(entry.seq.0 + 1);
+        self.pinned += usize::from(entry.pinned);
         self.pending.push_back(Pending {
             seq: entry.seq,
             bytes: entry.bytes,
@@ -129,7 +137,11 @@ impl Queue {
 
     pub(super) fn pop(&mut self, count: usize) -> Vec<WalSeq> {
         let count = count.min(self.len());
-        self.pending.drain(..count).map(|p| p.seq).collect()
+        let gone = self.pending.drain(..count);
+        let pinned = &mut self.pinned;
+        gone.inspect(|p| *pinned -= usize::from(p.pinned))
+            .map(|p| p.seq)
+            .collect()
     }
 
     /// Removes these records; how many it had.
@@ -137,6 +149,7 @@ impl Queue {
         let gone: BTreeSet<&WalSeq> = seqs.iter().collect();
         let before = self.len();
         self.pending.retain(|pending| !gone.contains(&pending.seq));
+        self.pinned = self.pending.iter().filter(|pending| pending.pinned).count();
         before - self.len()
     }
 

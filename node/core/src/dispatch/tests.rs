@@ -225,11 +225,13 @@ fn a_dead_owners_records_go_to_a_living_sibling_but_for_named_partitions() {
     let durable = true;
     let effects = s.step(DispatchInput::Rerouted { key: key0, durable });
     assert_eq!(effects, [done(&[1, 3])]);
-    // The named one waits for its owner.
+    // The named one waits for its owner, which can be told.
     s.now += 60_000;
     assert!(s.step(DispatchInput::Tick).is_empty());
+    assert_eq!(s.d.waiting_for_dead(), [(node(1), 1)].into());
     s.world.revive(1);
     assert_eq!(s.applied(), [s.send(0, &[2])]);
+    assert!(s.d.waiting_for_dead().is_empty());
 }
 
 #[test]
@@ -240,6 +242,7 @@ fn without_a_living_sibling_records_wait() {
     }
     s.applied();
     assert!(s.found(&[(1, 0, false)]).is_empty());
+    assert_eq!(s.d.waiting_for_dead(), [(node(1), 1)].into());
     s.world.revive(2);
     assert!(matches!(
         s.applied()[..],

@@ -32,7 +32,7 @@ impl MetaState {
                 self.change(*key, |a| a.target = Some(target));
                 self.changed(*key, index)
             }
-            Command::ClearTarget { key, move_id } => {
+            Command::ClearTarget { key, move_id, .. } => {
                 let now = self.standing(*key)?;
                 if running(now, *move_id)?.handoff.is_some() {
                     return Err(Refusal::HandoffRecorded);

@@ -141,6 +141,10 @@ pub enum Command {
         key: PartitionKey,
         /// The move.
         move_id: MoveId,
+        /// The target itself gives up because its disk has no room; for the leader that takes the
+        /// command, which then plans it elsewhere.
+        #[serde(default)]
+        no_room: bool,
     },
     /// Record the permission to freeze.
     BeginHandoff {
@@ -305,6 +309,14 @@ pub enum Refusal {
     TargetHoldsOldCopy,
     /// Target and owner are the same node.
     TargetIsOwner,
+    /// The target has told the leader that its disk has no room for the partition. Of an operator's
+    /// move, before it is proposed; the state machine knows no disks.
+    NoRoom {
+        /// Bytes of the partition.
+        needed: u64,
+        /// Bytes that copies to the target may take, beside those on their way.
+        room: u64,
+    },
     /// The assignment changed after the state on which the command was decided (final).
     ChangedSince {
         /// When it changed.
@@ -342,7 +354,8 @@ impl Refusal {
             | Self::OwnerDead
             | Self::TargetHoldsOldCopy
             | Self::TargetIsOwner
-            | Self::OtherCluster => false,
+            | Self::OtherCluster
+            | Self::NoRoom { .. } => false,
         }
     }
 }
@@ -399,6 +412,11 @@ impl fmt::Display for Refusal {
                 "the target still keeps an older copy of the partition; wait until it is reclaimed",
             ),
             Self::TargetIsOwner => f.write_str("the target owns the partition already"),
+            Self::NoRoom { needed, room } => write!(
+                f,
+                "the partition has {needed} bytes, and the target has room for {room}; free some \
+                 there, or choose another"
+            ),
             Self::ChangedSince { changed } => {
                 write!(f, "the partition changed at {changed}; look again and decide anew")
             }

@@ -2,9 +2,11 @@
 //!
 //! What this file keeps true: no node is filled above the ceiling of its share nor emptied below
 //! what it keeps; the ceilings stay with the nodes that hold most, so the number of steps is the
-//! smallest possible; among those, the cheapest by preference is taken.
+//! smallest possible; among those, the cheapest by preference is taken. Only where a draining node
+//! would keep something although another has room for it, that one is filled above its ceiling:
+//! balance can wait, and is restored by what fits elsewhere.
 
-use super::view::{Step, View};
+use super::view::{Item, Step, View, Want};
 use super::{MoveReason, PlanNote};
 use crate::ids::PartitionKey;
 use alloc::vec;
@@ -86,6 +88,14 @@ impl Shares {
         view.load[node].saturating_sub(most)
     }
 
+    /// `node` has got one more.
+    fn filled(&mut self, view: &View<'_>, node: usize) {
+        if view.load[node] == self.floor + 1 && self.spare > 0 && !self.keeps[node] {
+            self.spare -= 1;
+            self.keeps[node] = true;
+        }
+    }
+
     /// Whether `node` has room in its share.
     fn wants(&self, view: &View<'_>, node: usize) -> bool {
         view.receives[node]
@@ -97,30 +107,49 @@ impl Shares {
 /// already, bytes, and a fixed order.
 type Cost = (i64, i64, bool, u64, usize, PartitionKey, usize);
 
+/// What has to leave a draining node and can go to few: those with the fewest places first, of
+/// these the largest, because what is left of the room may do for others. Items that fit
+/// everywhere are alike, so that preference decides.
+type Tightness = (usize, Reverse<u64>);
+
+/// A source and the place among its movable items.
+type Place = (usize, usize);
+
+/// Partitions of a stuck source for which others are made to give way: each is compared with all
+/// steps, and the next pass goes on.
+const GIVE_WAY_MAX: usize = 64;
+
+/// What was worked out.
+#[derive(Default)]
+pub(super) struct Chosen {
+    pub(super) steps: Vec<Step>,
+    /// Partitions that have to move beyond that, and their bytes as far as they are known.
+    pub(super) more: (usize, u64),
+}
+
 /// Works out up to `most` steps and counts them in `view`.
-pub(super) fn choose(view: &mut View<'_>, most: usize) -> Vec<Step> {
+pub(super) fn choose(view: &mut View<'_>, most: usize) -> Chosen {
+    let homeless = part_homeless(view);
     let Some(mut shares) = Shares::new(view) else {
-        return Vec::new();
+        return Chosen::default();
     };
     let mut steps = Vec::new();
     let mut stuck = vec![false; view.nodes.len()];
     // One step a round from every node that must give away, so that a large node cannot take all
-    // slots of a pass.
+    // slots of a pass; those that drain first, because they can choose least.
     loop {
-        let sources: Vec<usize> = (0..view.nodes.len())
+        let mut sources: Vec<usize> = (0..view.nodes.len())
             .filter(|n| !stuck[*n] && shares.surplus(view, *n) > 0)
             .collect();
         if sources.is_empty() || steps.len() >= most {
             break;
         }
+        sources.sort_by_key(|n| view.receives[*n]);
         for source in sources {
             if steps.len() >= most {
                 break;
             }
-            match best(view, &shares, &[source]) {
-                Some((place, target)) => steps.push(take(view, &mut shares, place, target)),
-                None => stuck[source] = true,
-            }
+            stuck[source] = !give_away(view, &mut shares, &mut steps, source);
         }
     }
     while shares.tied_down > 0 && steps.len() < most {
@@ -135,31 +164,76 @@ pub(super) fn choose(view: &mut View<'_>, most: usize) -> Vec<Step> {
         shares.tied_down -= 1;
         steps.push(take(view, &mut shares, place, target));
     }
-    note_stuck(view, &shares, &stuck);
+    let more = beyond(view, &shares, &stuck);
+    note_stuck(view, &shares, &stuck, homeless);
     trade(view, &mut steps);
-    steps
+    Chosen { steps, more }
 }
 
-/// The cheapest step out of `sources`: (source, place among its movable items), target.
-fn best(view: &View<'_>, shares: &Shares, sources: &[usize]) -> Option<((usize, usize), usize)> {
+/// Takes what should leave a draining node and fits nowhere out of the count: the others' shares
+/// are what they can have.
+fn part_homeless(view: &mut View<'_>) -> Vec<Item> {
+    let mut homeless = Vec::new();
+    for source in 0..view.nodes.len() {
+        if view.receives[source] {
+            continue;
+        }
+        let items = core::mem::take(&mut view.movable[source]);
+        for item in items {
+            if (0..view.nodes.len()).any(|node| view.fits(&item, node)) {
+                view.movable[source].push(item);
+            } else {
+                homeless.push(item);
+            }
+        }
+    }
+    homeless
+}
+
+/// One step out of `source`; false when there is none.
+fn give_away(
+    view: &mut View<'_>,
+    shares: &mut Shares,
+    steps: &mut Vec<Step>,
+    source: usize,
+) -> bool {
+    let found = best(view, shares, &[source]);
+    if found.is_none() && !view.receives[source] {
+        return give_way(view, shares, steps, source, true)
+            || overfill(view, shares, steps, source)
+            || give_way(view, shares, steps, source, false);
+    }
+    if let Some((place, target)) = found {
+        steps.push(take(view, shares, place, target));
+    }
+    found.is_some()
+}
+
+/// The cheapest step out of `sources`, of a draining one the one that can go to fewest.
+fn best(view: &View<'_>, shares: &Shares, sources: &[usize]) -> Option<(Place, usize)> {
     let targets: Vec<usize> = (0..view.nodes.len())
         .filter(|n| shares.wants(view, *n))
         .collect();
-    let mut found: Option<(Cost, (usize, usize), usize)> = None;
+    let mut found: Option<((Tightness, Cost), Place, usize)> = None;
     for source in sources {
         for (place, item) in view.movable[*source].iter().enumerate() {
-            for target in targets.iter().filter(|t| view.fits(item, **t)) {
-                let cost = (
-                    view.family_cost(item, *target),
-                    view.spread_cost(item, *target),
-                    item.replaces.is_none(),
-                    item.bytes,
-                    view.load[*target],
-                    item.key,
-                    *target,
-                );
+            let options: Vec<usize> = targets
+                .iter()
+                .copied()
+                .filter(|target| view.fits(item, *target))
+                .collect();
+            let tightness = if view.receives[*source] || options.len() == targets.len() {
+                (targets.len(), Reverse(0))
+            } else {
+                (options.len(), Reverse(item.bytes))
+            };
+            if found.as_ref().is_some_and(|(of, ..)| of.0 < tightness) {
+                continue;
+            }
+            for target in options {
+                let cost = (tightness, cost(view, item, target));
                 if found.as_ref().is_none_or(|(least, ..)| cost < *least) {
-                    found = Some((cost, (*source, place), *target));
+                    found = Some((cost, (*source, place), target));
                 }
             }
         }
@@ -167,18 +241,84 @@ fn best(view: &View<'_>, shares: &Shares, sources: &[usize]) -> Option<((usize, 
     found.map(|(_, place, target)| (place, target))
 }
 
-fn take(
+fn cost(view: &View<'_>, item: &Item, target: usize) -> Cost {
+    (
+        view.family_cost(item, target),
+        view.spread_cost(item, target),
+        item.replaces.is_none(),
+        item.bytes,
+        view.load[target],
+        item.key,
+        target,
+    )
+}
+
+/// Lets a step chosen before go to another node, so that something of `source` fits where that was
+/// bound for; `within` the others' shares or above them.
+fn give_way(
     view: &mut View<'_>,
     shares: &mut Shares,
-    (source, place): (usize, usize),
-    target: usize,
-) -> Step {
-    let item = view.movable[source].swap_remove(place);
-    if view.load[target] >= shares.floor {
-        shares.spare -= 1;
-        shares.keeps[target] = true;
+    steps: &mut Vec<Step>,
+    source: usize,
+    within: bool,
+) -> bool {
+    for place in 0..view.movable[source].len().min(GIVE_WAY_MAX) {
+        let item = &view.movable[source][place];
+        let found = steps.iter().enumerate().find_map(|(at, step)| {
+            if !view.fits_without(item, step.target, step.item.bytes) {
+                return None;
+            }
+            let others = (0..view.nodes.len()).filter(|other| {
+                *other != step.target
+                    && (!within || shares.wants(view, *other))
+                    && view.fits(&step.item, *other)
+            });
+            let other = others.min_by_key(|other| view.load[*other])?;
+            Some((at, other))
+        });
+        if let Some((at, other)) = found {
+            let target = steps[at].target;
+            view.relocate(&steps[at].item, target, other);
+            steps[at].target = other;
+            shares.filled(view, other);
+            steps.push(take(view, shares, (source, place), target));
+            return true;
+        }
     }
+    false
+}
+
+/// Fills a node above its share, the one that holds least of those with room.
+fn overfill(
+    view: &mut View<'_>,
+    shares: &mut Shares,
+    steps: &mut Vec<Step>,
+    source: usize,
+) -> bool {
+    let looked: &View<'_> = view;
+    let items = looked.movable[source].iter().enumerate();
+    let found = items.flat_map(|(place, item)| {
+        let fits = (0..looked.nodes.len()).filter(move |target| looked.fits(item, *target));
+        fits.map(move |target| {
+            (
+                looked.load[target],
+                cost(looked, item, target),
+                place,
+                target,
+            )
+        })
+    });
+    let Some((_, _, place, target)) = found.min() else {
+        return false;
+    };
+    steps.push(take(view, shares, (source, place), target));
+    true
+}
+
+fn take(view: &mut View<'_>, shares: &mut Shares, (source, place): Place, target: usize) -> Step {
+    let item = view.movable[source].swap_remove(place);
     view.relocate(&item, source, target);
+    shares.filled(view, target);
     let reason = if item.replaces.is_some() {
         MoveReason::Retarget
     } else if view.receives[source] {
@@ -193,14 +333,87 @@ fn take(
     }
 }
 
-fn note_stuck(view: &mut View<'_>, shares: &Shares, stuck: &[bool]) {
-    for (node, _) in stuck.iter().enumerate().filter(|(_, stuck)| **stuck) {
-        // What is on its way to it cannot leave yet; that is no want of a place.
-        let partitions = shares.surplus(view, node).min(view.movable[node].len());
-        if partitions > 0 {
-            let node = view.nodes[node].clone();
+/// How many partitions have to move beyond the steps, and their bytes.
+fn beyond(view: &View<'_>, shares: &Shares, stuck: &[bool]) -> (usize, u64) {
+    let (mut count, mut bytes) = (0, 0_u64);
+    for node in (0..view.nodes.len()).filter(|n| !stuck[*n]) {
+        let mut sizes: Vec<u64> = view.movable[node].iter().map(|item| item.bytes).collect();
+        // What leaves by choice is the least.
+        sizes.sort_unstable();
+        sizes.truncate(shares.surplus(view, node));
+        count += sizes.len();
+        bytes = sizes
+            .iter()
+            .fold(bytes, |sum, size| sum.saturating_add(*size));
+    }
+    (count, bytes)
+}
+
+/// Partitions of one node that go nowhere, by what is missing.
+#[derive(Default)]
+struct Missing {
+    place: usize,
+    telling: usize,
+    room: usize,
+    largest: u64,
+    roomiest: Option<(u64, usize)>,
+}
+
+impl Missing {
+    fn add(&mut self, bytes: u64, want: Want) {
+        match want {
+            Want::Place => self.place += 1,
+            Want::Telling => self.telling += 1,
+            Want::Room(node, room) => {
+                self.room += 1;
+                self.largest = self.largest.max(bytes);
+                self.roomiest = self.roomiest.max(Some((room, node)));
+            }
+        }
+    }
+
+    fn notes(self, view: &mut View<'_>, node: usize) {
+        let node = view.nodes[node].clone();
+        if self.place > 0 {
+            let (node, partitions) = (node.clone(), self.place);
             view.note(PlanNote::NoPlace { node, partitions });
         }
+        if self.telling > 0 {
+            let (node, partitions) = (node.clone(), self.telling);
+            view.note(PlanNote::Untold { node, partitions });
+        }
+        if self.room > 0 {
+            let roomiest = self.roomiest;
+            view.note(PlanNote::NoRoom {
+                node,
+                partitions: self.room,
+                largest: self.largest,
+                roomiest: roomiest.map(|(room, at)| (view.nodes[at].clone(), room)),
+            });
+        }
+    }
+}
+
+fn note_stuck(view: &mut View<'_>, shares: &Shares, stuck: &[bool], homeless: Vec<Item>) {
+    let mut missing: Vec<Missing> = Vec::new();
+    missing.resize_with(view.nodes.len(), Missing::default);
+    for item in homeless {
+        let want = view.want(&item, 0..view.nodes.len());
+        missing[item.owner].add(item.bytes, want);
+    }
+    for node in (0..view.nodes.len()).filter(|n| stuck[*n]) {
+        // What is on its way to it cannot leave yet; that is no want of a place.
+        let mut items: Vec<&Item> = view.movable[node].iter().collect();
+        items.sort_by_key(|item| (item.bytes, item.key));
+        items.truncate(shares.surplus(view, node));
+        for item in items {
+            let targets = (0..view.nodes.len())
+                .filter(|target| !view.receives[node] || shares.wants(view, *target));
+            missing[node].add(item.bytes, view.want(item, targets));
+        }
+    }
+    for (node, missing) in missing.into_iter().enumerate() {
+        missing.notes(view, node);
     }
 }
 

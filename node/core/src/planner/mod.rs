@@ -2,24 +2,27 @@
 //!
 //! What this module keeps true: a plan is a pure function of the state (and of sizes and free
 //! space as last told), so it may be recomputed at any moment. It has the fewest moves that bring
-//! every living, non-draining member to the floor or the ceiling of its share; a partition in
-//! flight counts at its target and is not touched; every step lowers the distance to balance, so
-//! recomputing reaches a fixpoint and never oscillates. Preferences (child off its parent's node,
-//! topics spread, fewest bytes) choose among equally short plans and never lengthen one.
+//! every living, non-draining member to the floor or the ceiling of its share, as far as old copies
+//! and disk room allow: a draining node is emptied wherever there is room, be it above a ceiling. A
+//! partition in flight counts at its target and is not touched; every step lowers the distance to
+//! balance, so recomputing reaches a fixpoint and never oscillates. Preferences (child off its
+//! parent's node, topics spread, fewest bytes) choose among equally short plans and never lengthen one.
 
 mod choose;
 mod drain;
+mod notes;
 mod view;
 
 #[cfg(test)]
 mod tests;
 
-pub use drain::{DrainBlock, DrainHold, RaftView, drain_blocks, drain_status};
+pub use drain::{DrainBlock, DrainHold, DrainTold, RaftView, drain_blocks, drain_status};
+pub use notes::{PlanNote, Size, manual_target_dead};
 
 use crate::defaults::{MAX_IN_FLIGHT_MOVES, MAX_MOVES_IN, MAX_MOVES_OUT};
 use crate::ids::{Epoch, HandoffId, MoveId, NodeId, PartitionKey, RaftIndex};
-use crate::meta::{Command, MetaState};
-use alloc::collections::BTreeMap;
+use crate::meta::{Command, MetaState, Refusal};
+use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::fmt;
@@ -163,82 +166,11 @@ impl PlannedCancel {
         let key = self.key;
         match self.what {
             CancelWhat::Handoff(handoff_id) => Command::CancelHandoff { key, handoff_id },
-            CancelWhat::Move(move_id) => Command::ClearTarget { key, move_id },
-        }
-    }
-}
-
-/// What an operator should know about a plan.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum PlanNote {
-    /// The operator has paused rebalancing: no target is set.
-    Paused,
-    /// No member is alive and not draining.
-    NoReceiver,
-    /// Partitions stay on a dead node: their data is on its disk alone.
-    OwnerDead {
-        /// The node.
-        node: NodeId,
-        /// How many partitions.
-        partitions: usize,
-    },
-    /// Moves wait for a dead source to come back, or for their target to promote its copy.
-    SourceDead {
-        /// The source.
-        node: NodeId,
-        /// How many moves.
-        moves: usize,
-    },
-    /// An operator's own move waits for its dead target.
-    ManualTargetDead {
-        /// The partition.
-        key: PartitionKey,
-        /// The target.
-        target: NodeId,
-    },
-    /// Further steps wait until running moves end.
-    Waiting {
-        /// How many.
-        steps: usize,
-    },
-    /// Partitions that should leave a node but fit nowhere now: every node with a free share still
-    /// keeps an old copy of them or lacks disk room.
-    NoPlace {
-        /// The node.
-        node: NodeId,
-        /// How many partitions.
-        partitions: usize,
-    },
-}
-
-impl fmt::Display for PlanNote {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Paused => f.write_str("rebalancing is paused; no move is started"),
-            Self::NoReceiver => f.write_str(
-                "no member is alive and not draining; start a node or cancel a decommission",
-            ),
-            Self::OwnerDead { node, partitions } => write!(
-                f,
-                "{partitions} partitions stay on {node}, which is dead: their data is on its disk \
-                 alone; start it again"
-            ),
-            Self::SourceDead { node, moves } => write!(
-                f,
-                "{moves} moves wait for their source {node}, which is dead, or for their target to \
-                 promote a complete copy"
-            ),
-            Self::ManualTargetDead { key, target } => write!(
-                f,
-                "the manual move of {key} waits for its target {target}, which is dead; start it \
-                 or cancel the move"
-            ),
-            Self::Waiting { steps } => write!(f, "{steps} more moves wait for running ones to end"),
-            Self::NoPlace { node, partitions } => write!(
-                f,
-                "{partitions} partitions of {node} fit nowhere now: the other nodes lack disk room \
-                 or still keep an old copy"
-            ),
+            CancelWhat::Move(move_id) => Command::ClearTarget {
+                key,
+                move_id,
+                no_room: false,
+            },
         }
     }
 }
@@ -250,9 +182,13 @@ pub struct Plan {
     pub steps: Vec<PlannedMove>,
     /// Handoffs and moves to take back now.
     pub cancels: Vec<PlannedCancel>,
-    /// Steps worked out that wait for a slot.
-    pub waiting: usize,
-    /// What holds things up.
+    /// Steps worked out that wait for a slot, in the order in which they will get one.
+    pub later: Vec<PlannedMove>,
+    /// Partitions that have to move beyond what was worked out.
+    pub more: usize,
+    /// Their bytes, as far as they are known.
+    pub more_bytes: u64,
+    /// What holds things up, or why there is nothing to do.
     pub notes: Vec<PlanNote>,
 }
 
@@ -260,56 +196,105 @@ impl Plan {
     /// Nothing is to be done and nothing waits.
     #[must_use]
     pub const fn is_balanced(&self) -> bool {
-        self.steps.is_empty() && self.cancels.is_empty() && self.waiting == 0
+        self.steps.is_empty() && self.cancels.is_empty() && self.later.is_empty()
     }
 }
 
-/// Plans over `state`. `sizes` are the bytes of partitions and `disk_free` the free bytes of nodes
-/// as last told; what is missing there counts as empty, respectively as roomy (the target checks
-/// its own disk again when it opens the session).
+/// What the nodes have told about their disks.
+#[derive(Clone, Copy, Debug)]
+pub struct Disks<'a> {
+    /// Bytes of partitions, as their owners told. One that has a log and is not in it is not placed
+    /// until its owner has told.
+    pub sizes: &'a BTreeMap<PartitionKey, u64>,
+    /// Free bytes of nodes, as they told, of which copies leave [`STAGING_RESERVE_BYTES`]. A node
+    /// that is not in it is given nothing until it has told.
+    ///
+    /// [`STAGING_RESERVE_BYTES`]: crate::defaults::STAGING_RESERVE_BYTES
+    pub free: &'a BTreeMap<NodeId, u64>,
+    /// Targets that had no room for a partition, whatever was told of them: not tried again.
+    pub full: &'a BTreeSet<(PartitionKey, NodeId)>,
+}
+
+/// Plans over `state`, with what is known of the disks; without it every partition fits everywhere.
+/// The target looks at its own disk again before it copies anything.
 #[must_use]
-pub fn plan(
-    state: &MetaState,
-    sizes: &BTreeMap<PartitionKey, u64>,
-    disk_free: &BTreeMap<NodeId, u64>,
-    limits: PlanLimits,
-) -> Plan {
-    let mut view = View::new(state, sizes, disk_free);
+pub fn plan(state: &MetaState, disks: Option<Disks<'_>>, limits: PlanLimits) -> Plan {
     let most = limits
         .max_in_flight
         .saturating_mul(8)
         .clamp(64, PLAN_STEPS_MAX);
+    plan_up_to(state, disks, limits, most)
+}
+
+/// As [`plan`], worked out up to `most` steps (and [`PLAN_STEPS_MAX`]): to show what comes later.
+#[must_use]
+pub fn plan_up_to(
+    state: &MetaState,
+    disks: Option<Disks<'_>>,
+    limits: PlanLimits,
+    most: usize,
+) -> Plan {
+    let mut view = View::new(state, disks);
+    let mut plan = Plan::default();
     let chosen = if state.rebalance_paused {
         view.note(PlanNote::Paused);
         Vec::new()
     } else {
-        choose::choose(&mut view, most)
+        let chosen = choose::choose(&mut view, most.min(PLAN_STEPS_MAX));
+        (plan.more, plan.more_bytes) = chosen.more;
+        chosen.steps
     };
-    let mut plan = Plan::default();
     view.cancels(&chosen, &mut plan.cancels);
+    let moving = view.slots.active;
     emit(&mut view, chosen, limits, &mut plan);
-    if plan.waiting > 0 {
+    if !plan.later.is_empty() {
         view.note(PlanNote::Waiting {
-            steps: plan.waiting,
+            steps: plan.later.len(),
+        });
+    }
+    if plan.more > 0 {
+        view.note(PlanNote::More {
+            partitions: plan.more,
         });
     }
     plan.notes = view.into_notes();
+    if plan.is_balanced() && plan.notes.is_empty() {
+        plan.notes.push(PlanNote::Balanced { moving });
+    }
     plan
+}
+
+/// Why `target` cannot take `key` although it may: it has told that it has no room. `None` also when it,
+/// or the partition's owner, has told nothing: the target finds out when it looks at its own disk.
+#[must_use]
+pub fn no_room(
+    state: &MetaState,
+    disks: Disks<'_>,
+    key: PartitionKey,
+    target: &NodeId,
+) -> Option<Refusal> {
+    let assignment = state.assignment(key)?;
+    if assignment
+        .target
+        .as_ref()
+        .is_some_and(|t| t.node == *target)
+    {
+        // What it has copied already needs no room any more.
+        return None;
+    }
+    let view = View::new(state, Some(disks));
+    let (needed, room) = (view.bytes(key, assignment)?, view.room(target)?);
+    (needed > room).then_some(Refusal::NoRoom { needed, room })
 }
 
 /// The whole plan as it would be if `node` were draining, without limits: for a dry run.
 #[must_use]
-pub fn plan_drained(
-    state: &MetaState,
-    node: &NodeId,
-    sizes: &BTreeMap<PartitionKey, u64>,
-    disk_free: &BTreeMap<NodeId, u64>,
-) -> Plan {
+pub fn plan_drained(state: &MetaState, node: &NodeId, disks: Option<Disks<'_>>) -> Plan {
     let mut state = state.clone();
     if let Some(member) = state.members.get_mut(node) {
         Arc::make_mut(member).draining = true;
     }
-    plan(&state, sizes, disk_free, PlanLimits::NONE)
+    plan(&state, disks, PlanLimits::NONE)
 }
 
 /// Lets through as many steps as there are slots; re-targets first, then drains, then balance.
@@ -321,14 +306,17 @@ fn emit(view: &mut View<'_>, mut chosen: Vec<view::Step>, limits: PlanLimits, pl
             && slots.active < limits.max_in_flight
             && slots.inbound[step.target] < limits.max_in
             && slots.outbound[step.item.owner] < limits.max_out;
-        if !free {
-            plan.waiting += 1;
-            continue;
+        if free {
+            slots.active += 1;
+            slots.inbound[step.target] += 1;
+            slots.outbound[step.item.owner] += 1;
         }
-        slots.active += 1;
-        slots.inbound[step.target] += 1;
-        slots.outbound[step.item.owner] += 1;
-        plan.steps.push(PlannedMove {
+        let steps = if free {
+            &mut plan.steps
+        } else {
+            &mut plan.later
+        };
+        steps.push(PlannedMove {
             key: step.item.key,
             owner: view.nodes[step.item.owner].clone(),
             epoch: step.item.epoch,

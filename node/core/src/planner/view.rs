@@ -2,12 +2,16 @@
 //!
 //! What this file keeps true: a partition in flight counts at its target; one whose target cannot
 //! receive any more counts at its owner and may move again; a dead owner's partitions count
-//! nowhere and stay.
+//! nowhere and stay; a node's room is what it told, less the reserve of copies and all that is on
+//! its way to it; what is not told fits nowhere.
 
-use super::{CancelReason, CancelWhat, MoveReason, PlanNote, PlannedCancel};
+use super::{CancelReason, CancelWhat, Disks, MoveReason, PlanNote, PlannedCancel};
+use crate::copies::has_log;
+use crate::defaults::STAGING_RESERVE_BYTES;
 use crate::ids::{Epoch, MoveId, NodeId, PartitionIndex, PartitionKey, RaftIndex, TopicId};
 use crate::meta::{Assignment, MetaState, MoveTarget};
 use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::string::String;
 use alloc::vec;
 use alloc::vec::Vec;
 
@@ -21,9 +25,14 @@ pub(super) struct Item {
     pub(super) replaces: Option<MoveId>,
     /// A handoff of that move must be cancelled first, so the step waits for the next pass.
     pub(super) withheld: bool,
+    /// 0 while they are not told.
     pub(super) bytes: u64,
+    /// How large it is is known.
+    pub(super) told: bool,
     /// Nodes that still keep an old copy (rule R1).
     pub(super) barred: Vec<usize>,
+    /// Nodes that had no room for it, whatever they told.
+    pub(super) full: Vec<usize>,
 }
 
 /// A step chosen.
@@ -42,6 +51,17 @@ pub(super) struct Slots {
     pub(super) outbound: Vec<usize>,
 }
 
+/// Why a partition goes nowhere.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Want {
+    /// Whoever could take it keeps an old copy, or nobody could.
+    Place,
+    /// Its size, or the room of those that could take it, is not told.
+    Telling,
+    /// Those that could take it have no room; the most that one has, and which.
+    Room(usize, u64),
+}
+
 /// See the file's description. Nodes are indexes into `nodes`, which is in order of ids.
 pub(super) struct View<'a> {
     pub(super) applied: RaftIndex,
@@ -50,7 +70,9 @@ pub(super) struct View<'a> {
     pub(super) load: Vec<usize>,
     pub(super) movable: Vec<Vec<Item>>,
     pub(super) slots: Slots,
-    room: Vec<u64>,
+    /// Bytes that copies may take; `None` until the node has told.
+    room: Vec<Option<u64>>,
+    disks: Option<Disks<'a>>,
     home: BTreeMap<PartitionKey, usize>,
     of_topic: BTreeMap<(TopicId, usize), i64>,
     parent: BTreeMap<PartitionKey, PartitionKey>,
@@ -61,20 +83,21 @@ pub(super) struct View<'a> {
 }
 
 impl<'a> View<'a> {
-    pub(super) fn new(
-        state: &'a MetaState,
-        sizes: &BTreeMap<PartitionKey, u64>,
-        disk_free: &BTreeMap<NodeId, u64>,
-    ) -> Self {
+    pub(super) fn new(state: &'a MetaState, disks: Option<Disks<'a>>) -> Self {
         let nodes: Vec<&NodeId> = state.members.keys().collect();
         let count = nodes.len();
+        let room = |id: &&NodeId| match disks {
+            None => Some(u64::MAX),
+            Some(disks) => {
+                let free = disks.free.get(*id)?;
+                Some(free.saturating_sub(STAGING_RESERVE_BYTES))
+            }
+        };
         let mut view = Self {
             applied: state.applied,
             receives: nodes.iter().map(|id| state.can_receive(id)).collect(),
-            room: nodes
-                .iter()
-                .map(|id| disk_free.get(id).copied().unwrap_or(u64::MAX))
-                .collect(),
+            room: nodes.iter().map(room).collect(),
+            disks,
             nodes,
             load: vec![0; count],
             movable: vec![Vec::new(); count],
@@ -98,7 +121,8 @@ impl<'a> View<'a> {
         let mut dead_owned = vec![0; count];
         let mut dead_moving = vec![0; count];
         for (key, assignment) in state.assignments() {
-            let bytes = sizes.get(&key).copied().unwrap_or(0);
+            let told = view.bytes(key, assignment);
+            let bytes = told.unwrap_or(0);
             let owner = view.index(&assignment.owner);
             let alive = state.is_alive(&assignment.owner);
             match &assignment.target {
@@ -107,7 +131,14 @@ impl<'a> View<'a> {
                     dead_owned[owner] += 1;
                     view.settle(key, owner, bytes, false);
                 }
-                Some(target) if alive => view.running(state, key, assignment, target, bytes),
+                Some(target) if alive => {
+                    view.running(state, key, assignment, target, bytes);
+                    if told.is_none() {
+                        // Nor is what its target will have left.
+                        let to = view.index(&target.node);
+                        view.room[to] = None;
+                    }
+                }
                 Some(target) => {
                     dead_moving[owner] += 1;
                     // It waits for its source: it holds no bandwidth, so no slot either (R14
@@ -134,6 +165,19 @@ impl<'a> View<'a> {
             }
         }
         view
+    }
+
+    /// How large a partition is; `None` while its owner has not told.
+    pub(super) fn bytes(&self, key: PartitionKey, assignment: &Assignment) -> Option<u64> {
+        match self.disks {
+            Some(disks) if has_log(assignment) => disks.sizes.get(&key).copied(),
+            Some(_) | None => Some(0),
+        }
+    }
+
+    /// Bytes that copies to a member may take, beside those on their way; `None` while it is not known.
+    pub(super) fn room(&self, id: &NodeId) -> Option<u64> {
+        self.room[self.nodes.binary_search(&id).ok()?]
     }
 
     /// Which partition feeds which, for keeping them apart.
@@ -209,6 +253,14 @@ impl<'a> View<'a> {
             .iter()
             .map(|ended| self.index(&ended.owner))
             .collect();
+        let full = self.disks.into_iter().flat_map(|disks| {
+            // All pairs of a partition stand beside each other, in order of the node.
+            let of = (key, NodeId(String::new()))..;
+            disks.full.range(of).take_while(move |(of, _)| *of == key)
+        });
+        let full = full.filter_map(|(_, id)| self.nodes.binary_search(&id).ok());
+        let full = full.collect();
+        let told = self.bytes(key, assignment).is_some();
         self.settle(key, owner, bytes, false);
         self.movable[owner].push(Item {
             key,
@@ -217,7 +269,9 @@ impl<'a> View<'a> {
             replaces: stale.map(|t| t.move_id),
             withheld: stale.is_some_and(|t| t.handoff.is_some()),
             bytes,
+            told,
             barred,
+            full,
         });
     }
 
@@ -230,8 +284,12 @@ impl<'a> View<'a> {
         }
         if inbound {
             // What has been copied already is counted twice; that only delays a further move.
-            self.room[node] = self.room[node].saturating_sub(bytes);
+            self.take_room(node, bytes);
         }
+    }
+
+    fn take_room(&mut self, node: usize, bytes: u64) {
+        self.room[node] = self.room[node].map(|room| room.saturating_sub(bytes));
     }
 
     fn dead_handoff(&mut self, key: PartitionKey, target: &MoveTarget, reason: CancelReason) {
@@ -250,12 +308,46 @@ impl<'a> View<'a> {
             .expect("owners, targets and old owners are members")
     }
 
-    /// Whether the item may go to `node` at all.
+    /// Whether the item may go to `node`, room aside.
+    pub(super) fn may(&self, item: &Item, node: usize) -> bool {
+        self.receives[node] && node != item.owner && !item.barred.contains(&node)
+    }
+
+    /// Whether the item may go to `node` and fits there.
     pub(super) fn fits(&self, item: &Item, node: usize) -> bool {
-        self.receives[node]
-            && node != item.owner
-            && !item.barred.contains(&node)
-            && item.bytes <= self.room[node]
+        self.fits_without(item, node, 0)
+    }
+
+    /// As [`View::fits`], if so many bytes were not bound for `node`.
+    pub(super) fn fits_without(&self, item: &Item, node: usize, less: u64) -> bool {
+        self.may(item, node)
+            && item.told
+            && !item.full.contains(&node)
+            && self.room[node].is_some_and(|room| item.bytes <= room.saturating_add(less))
+    }
+
+    /// Why the item goes to none of `nodes`.
+    pub(super) fn want(&self, item: &Item, nodes: impl Iterator<Item = usize>) -> Want {
+        let could: Vec<usize> = nodes.filter(|node| self.may(item, *node)).collect();
+        if could.is_empty() {
+            return Want::Place;
+        }
+        let untold = |node: &usize| self.room[*node].is_none() && !item.full.contains(node);
+        if !item.told || could.iter().any(untold) {
+            return Want::Telling;
+        }
+        let room = |node: usize| {
+            // What it told was not so.
+            let told = self.room[node].unwrap_or(0);
+            let most = match item.full.contains(&node) {
+                true => item.bytes.saturating_sub(1),
+                false => u64::MAX,
+            };
+            told.min(most)
+        };
+        let roomiest = could.into_iter().map(|node| (room(node), node)).max();
+        let (room, node) = roomiest.expect("some could take it");
+        Want::Room(node, room)
     }
 
     /// How many more partitions of its family it would meet at `node` than where it is.
@@ -285,9 +377,9 @@ impl<'a> View<'a> {
             self.load[from] -= 1;
         }
         self.load[to] += 1;
-        self.room[to] = self.room[to].saturating_sub(item.bytes);
+        self.take_room(to, item.bytes);
         if from != item.owner {
-            self.room[from] = self.room[from].saturating_add(item.bytes);
+            self.room[from] = self.room[from].map(|room| room.saturating_add(item.bytes));
         }
     }
 

@@ -10,12 +10,7 @@ use narad_core::planner::{PlanLimits, plan};
 use std::collections::BTreeMap;
 
 fn undone(state: &MetaState) -> Option<String> {
-    let plan = plan(
-        state,
-        &BTreeMap::new(),
-        &BTreeMap::new(),
-        PlanLimits::default(),
-    );
+    let plan = plan(state, None, PlanLimits::default());
     let commands = plan.cancels.iter().map(|cancel| cancel.command());
     for command in commands.chain(plan.steps.iter().map(|step| step.command())) {
         let key = match &command {

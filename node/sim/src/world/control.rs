@@ -8,15 +8,13 @@ use crate::action::{How, Left};
 use crate::disk::Record;
 use narad_core::ids::NodeId;
 use narad_core::meta::{Command, MetaState};
-use narad_core::planner::{PlanLimits, RaftView, drain_status, plan};
-use std::collections::{BTreeMap, BTreeSet};
+use narad_core::planner::{DrainTold, PlanLimits, RaftView, drain_status, plan};
+use std::collections::BTreeSet;
 
 /// What the real planner wants, as commands.
 #[must_use]
 pub(super) fn planned(state: &MetaState) -> Vec<Command> {
-    let none = BTreeMap::new();
-    let free = BTreeMap::new();
-    let plan = plan(state, &none, &free, PlanLimits::default());
+    let plan = plan(state, None, PlanLimits::default());
     let cancels = plan.cancels.iter().map(|cancel| cancel.command());
     cancels
         .chain(plan.steps.iter().map(|step| step.command()))
@@ -78,6 +76,7 @@ impl World {
             None => Command::ClearTarget {
                 key,
                 move_id: target.move_id,
+                no_room: false,
             },
         };
         self.commands = self.commands.saturating_sub(1);
@@ -121,7 +120,12 @@ impl World {
             .map(|part| part.copies.len())
             .sum::<usize>();
         let (wal, held) = (node.wal.len() as u64, held as u64);
-        drain_status(self.last(), &node.id, Some(wal), Some(held), raft).is_empty()
+        let told = DrainTold {
+            undispatched: wal,
+            held_copies: held,
+            ..DrainTold::default()
+        };
+        drain_status(self.last(), &node.id, Some(&told), None, raft).is_empty()
     }
 
     pub(crate) fn remove(&mut self, n: usize) {

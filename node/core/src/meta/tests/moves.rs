@@ -192,7 +192,11 @@ fn r14_a_dead_owners_target_stays() {
     world.kill(1);
     let retarget = world.set_target(key, 3);
     assert_eq!(world.refused(&retarget), Refusal::OwnerDead);
-    let clear = Command::ClearTarget { key, move_id };
+    let clear = Command::ClearTarget {
+        key,
+        move_id,
+        no_room: false,
+    };
     assert_eq!(world.refused(&clear), Refusal::OwnerDead);
     let begin = world.begin(key);
     assert_eq!(world.refused(&begin), Refusal::OwnerDead);
@@ -236,6 +240,7 @@ fn a_re_target_names_the_move_it_replaces_and_waits_for_no_handoff() {
     let clear = Command::ClearTarget {
         key,
         move_id: first,
+        no_room: false,
     };
     assert_eq!(world.refused(&clear), Refusal::HandoffRecorded);
     world.done(Command::CancelHandoff { key, handoff_id });
@@ -264,7 +269,11 @@ fn a_duplicate_cannot_start_a_cancelled_move_again() {
     let (mut world, key) = one();
     let set = world.set_target(key, 2);
     let move_id = MoveId(world.done(set.clone()));
-    world.done(Command::ClearTarget { key, move_id });
+    world.done(Command::ClearTarget {
+        key,
+        move_id,
+        no_room: false,
+    });
     assert!(matches!(world.refused(&set), Refusal::ChangedSince { .. }));
 }
 

@@ -69,6 +69,7 @@ fn random_command(rng: &mut Rng, world: &World, old: &[Command]) -> Command {
         (1, _) => Command::ClearTarget {
             key,
             move_id: target.move_id,
+            no_room: false,
         },
         (2, _) => world.promote(key, rng.below(9) as u64, rng.below(5) as u64),
         (3, Some(handoff_id)) => Command::CancelHandoff { key, handoff_id },

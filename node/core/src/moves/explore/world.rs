@@ -444,6 +444,7 @@ impl World {
             Some(t) if self.rng.percent(50) => Command::ClearTarget {
                 key: self.key,
                 move_id: t.move_id,
+                no_room: false,
             },
             replaced => Command::SetTarget {
                 key: self.key,

@@ -193,6 +193,7 @@ impl TargetMove {
             Step::GiveUp => TargetEffect::Propose(Command::ClearTarget {
                 key: self.key,
                 move_id: self.move_id,
+                no_room: true,
             }),
             Step::Close => TargetEffect::CloseSource,
         }

@@ -10,6 +10,11 @@ fn targets(plan: &Plan) -> Vec<(PartitionKey, NodeId)> {
         .collect()
 }
 
+/// More room than anything needs, on each of so many nodes.
+fn roomy(nodes: u64) -> impl Iterator<Item = (u64, u64)> {
+    (1..=nodes).map(|number| (number, u64::MAX))
+}
+
 fn first_key(world: &World, owner: u64) -> PartitionKey {
     let owned = |a: &&crate::meta::Assignment| a.owner == node(owner);
     let found = world.state.assignments().find(|(_, a)| owned(a));
@@ -41,19 +46,18 @@ fn a_running_move_counts_at_its_target_and_is_left_alone() {
     for _ in 0..2 {
         let plan = super::plan(
             &world.state,
-            &BTreeMap::new(),
-            &BTreeMap::new(),
+            None,
             PlanLimits {
                 max_in_flight: 1,
                 ..PlanLimits::default()
             },
         );
         if moving(&world.state).is_empty() {
-            assert_eq!((plan.steps.len(), plan.waiting), (1, 1));
+            assert_eq!((plan.steps.len(), plan.later.len()), (1, 1));
             assert!(plan.notes.contains(&PlanNote::Waiting { steps: 1 }));
             carry_out(&mut world, &plan);
         } else {
-            assert_eq!((plan.steps.len(), plan.waiting), (0, 1));
+            assert_eq!((plan.steps.len(), plan.later.len()), (0, 1));
         }
     }
     let plan = whole(&world.state);
@@ -68,18 +72,18 @@ fn limits_hold_per_node_and_in_all() {
         max_in: 2,
         max_out: 4,
     };
-    let plan = super::plan(&world.state, &BTreeMap::new(), &BTreeMap::new(), limits);
+    let plan = super::plan(&world.state, None, limits);
     assert_eq!(plan.steps.len(), 4, "out of n1");
-    assert_eq!(plan.waiting, 26);
+    assert_eq!(plan.later.len(), 26);
     carry_out(&mut world, &plan);
     for number in 2..=4 {
         assert!(world.state.holdings()[&node(number)].inbound <= 2);
     }
-    let again = super::plan(&world.state, &BTreeMap::new(), &BTreeMap::new(), limits);
+    let again = super::plan(&world.state, None, limits);
     assert!(again.steps.is_empty());
     let running = moving(&world.state);
     finish(&mut world, running[0]);
-    let again = super::plan(&world.state, &BTreeMap::new(), &BTreeMap::new(), limits);
+    let again = super::plan(&world.state, None, limits);
     assert_eq!(again.steps.len(), 1, "the slot is refilled");
 }
 
@@ -93,7 +97,7 @@ fn a_draining_node_sheds_everything_and_receives_nothing() {
         assert_eq!((&step.owner, step.reason), (&node(3), MoveReason::Drain));
         assert_ne!(step.target, node(3));
     }
-    let dry = plan_drained(&world.state, &node(2), &BTreeMap::new(), &BTreeMap::new());
+    let dry = plan_drained(&world.state, &node(2), None);
     assert_eq!(dry.steps.len(), 4, "n2 and n3 together");
     assert!(!world.state.members[&node(2)].draining, "only a dry run");
 }
@@ -158,7 +162,7 @@ fn moves_of_a_dead_source_hold_no_slot() {
         max_in: 1,
         max_out: 1,
     };
-    let plan = super::plan(&world.state, &BTreeMap::new(), &BTreeMap::new(), limits);
+    let plan = super::plan(&world.state, None, limits);
     assert_eq!(plan.steps.len(), 1);
 }
 
@@ -199,7 +203,8 @@ fn the_partition_that_was_to_move_anyhow_is_the_one_that_is_re_targeted() {
     // Cancelling its move and moving another would be two changes for one.
     let mut world = owned_by(3, &[1, 1, 1, 2]);
     let keys: Vec<PartitionKey> = world.state.assignments().map(|(k, _)| k).collect();
-    let sizes: BTreeMap<_, _> = keys.iter().copied().zip([1, 2, 900, 1]).collect();
+    let told = Told::new(keys.iter().copied().zip([1, 2, 900, 1]), roomy(4));
+    open_all(&mut world);
     let command = world.set_target(keys[2], 3);
     world.done(command);
     world.done(drain(3, true));
@@ -207,7 +212,7 @@ fn the_partition_that_was_to_move_anyhow_is_the_one_that_is_re_targeted() {
     world.done(drain(2, true));
     world.kill(3);
     world.done(register(4, 400, 4));
-    let plan = super::plan(&world.state, &sizes, &BTreeMap::new(), PlanLimits::NONE);
+    let plan = whole_on(&world.state, &told);
     assert!(plan.cancels.is_empty(), "{plan:?}");
     assert!(plan.steps.iter().any(|s| s.key == keys[2]));
 }
@@ -294,21 +299,21 @@ fn an_old_copy_or_a_full_disk_bars_a_target() {
         [PlanNote::NoPlace { partitions: 1, .. }]
     ));
 
-    let world = owned_by(3, &[1, 1, 1]);
-    let keys: Vec<PartitionKey> = world.state.assignments().map(|(k, _)| k).collect();
-    let sizes: BTreeMap<_, _> = keys.iter().map(|k| (*k, 100)).collect();
-    let free = BTreeMap::from([(node(2), 99), (node(3), 150)]);
-    let plan = super::plan(&world.state, &sizes, &free, PlanLimits::NONE);
+    let mut world = owned_by(3, &[1, 1, 1]);
+    open_all(&mut world);
+    let sizes = keys(&world).into_iter().map(|key| (key, 100));
+    let plan = whole_on(&world.state, &Told::new(sizes, [(1, 0), (2, 99), (3, 150)]));
     assert_eq!(plan.steps.len(), 1);
     assert_eq!(plan.steps[0].target, node(3));
 }
 
 #[test]
 fn the_fewest_bytes_move() {
-    let world = owned_by(2, &[1, 1, 1, 1]);
-    let keys: Vec<PartitionKey> = world.state.assignments().map(|(k, _)| k).collect();
-    let sizes: BTreeMap<_, _> = keys.iter().copied().zip([900, 20, 400, 10]).collect();
-    let plan = super::plan(&world.state, &sizes, &BTreeMap::new(), PlanLimits::NONE);
+    let mut world = owned_by(2, &[1, 1, 1, 1]);
+    open_all(&mut world);
+    let keys = keys(&world);
+    let told = Told::new(keys.iter().copied().zip([900, 20, 400, 10]), roomy(2));
+    let plan = whole_on(&world.state, &told);
     let mut moved: Vec<PartitionKey> = plan.steps.iter().map(|s| s.key).collect();
     moved.sort();
     assert_eq!(moved, [keys[1], keys[3]]);
@@ -322,13 +327,14 @@ fn topics_are_spread_before_bytes_are_saved() {
     let b = world.topic("b", 1, None);
     world.done(drain(2, false));
     // n1 has three of topic a and one of b; b is the smallest.
-    let sizes = BTreeMap::from([
+    open_all(&mut world);
+    let sizes = [
         (key(b, 0), 1),
         (key(a, 0), 9),
         (key(a, 1), 8),
         (key(a, 2), 7),
-    ]);
-    let plan = super::plan(&world.state, &sizes, &BTreeMap::new(), PlanLimits::NONE);
+    ];
+    let plan = whole_on(&world.state, &Told::new(sizes, roomy(2)));
     assert_eq!(plan.steps[0].key, key(a, 2), "{:?}", plan.steps);
 }
 
@@ -408,12 +414,7 @@ fn a_plan_for_many_partitions_is_bounded() {
         world.topic(&format!("t{number}"), 10_000, None);
     }
     world.done(drain(2, false));
-    let plan = super::plan(
-        &world.state,
-        &BTreeMap::new(),
-        &BTreeMap::new(),
-        PlanLimits::default(),
-    );
+    let plan = super::plan(&world.state, None, PlanLimits::default());
     assert_eq!(plan.steps.len(), MAX_MOVES_OUT);
-    assert!(plan.waiting <= 64);
+    assert!(plan.later.len() <= 64);
 }

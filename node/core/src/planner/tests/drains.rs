@@ -3,6 +3,7 @@
 use super::*;
 use crate::meta::Refusal;
 use alloc::collections::BTreeSet;
+use alloc::string::ToString;
 
 fn ids(numbers: &[u64]) -> BTreeSet<NodeId> {
     numbers.iter().map(|n| node(*n)).collect()
@@ -14,21 +15,26 @@ struct Group {
     learners: BTreeSet<NodeId>,
 }
 
+impl Group {
+    fn view<'a>(&'a self, leader: &'a NodeId) -> RaftView<'a> {
+        RaftView {
+            leader,
+            voters: &self.voters,
+            learners: &self.learners,
+            min_voters: 3,
+        }
+    }
+}
+
 fn holds(world: &World, number: u64, told: Option<(u64, u64)>, group: &Group) -> Vec<DrainHold> {
     let leader = node(group.leader);
-    let raft = RaftView {
-        leader: &leader,
-        voters: &group.voters,
-        learners: &group.learners,
-        min_voters: 3,
-    };
-    drain_status(
-        &world.state,
-        &node(number),
-        told.map(|t| t.0),
-        told.map(|t| t.1),
-        raft,
-    )
+    let raft = group.view(&leader);
+    let told = told.map(|(undispatched, held_copies)| DrainTold {
+        undispatched,
+        held_copies,
+        ..DrainTold::default()
+    });
+    drain_status(&world.state, &node(number), told.as_ref(), None, raft)
 }
 
 #[test]
@@ -152,28 +158,45 @@ fn what_needs_somebody_is_told_from_what_passes() {
         voters: ids(&[1, 2, 3, 4]),
         learners: ids(&[]),
     };
-    let blocks = |world: &World, free: &[(u64, u64)], group: &Group| {
-        let sizes = world.state.assignments().map(|(key, _)| (key, 100));
-        let sizes: BTreeMap<PartitionKey, u64> = sizes.collect();
-        let free = free.iter().map(|(n, bytes)| (node(*n), *bytes)).collect();
-        let of = |free: &BTreeMap<NodeId, u64>| plan_drained(&world.state, &node(4), &sizes, free);
-        let held = holds(world, 4, Some((3, 1)), group);
-        drain_blocks(&node(4), &held, &of(&free), || of(&BTreeMap::new()))
+    open_all(&mut world);
+    let blocks = |world: &World, room: &[(u64, u64)], group: &Group| {
+        let sizes = keys(world).into_iter().map(|key| (key, 100));
+        let told = Told::new(sizes, room.iter().copied());
+        let plan = plan_drained(&world.state, &node(4), told.disks());
+        let leader = node(group.leader);
+        let raft = group.view(&leader);
+        let told = DrainTold {
+            undispatched: 3,
+            held_copies: 1,
+            ..DrainTold::default()
+        };
+        let held = drain_status(&world.state, &node(4), Some(&told), Some(&plan), raft);
+        drain_blocks(&world.state, &node(4), &held, raft)
     };
+    let no_room = |partitions, most, at| {
+        DrainBlock::Hold(DrainHold::NoRoom {
+            partitions,
+            largest: 100,
+            roomiest: Some((node(at), most)),
+        })
+    };
+    let roomy = [(1, 200), (2, 200), (3, 200)];
     // It owns, leads, has deliveries to make: all that passes.
+    assert_eq!(blocks(&world, &roomy, &group), []);
+    // So does what is not told yet.
     assert_eq!(blocks(&world, &[], &group), []);
     // No disk has room for both.
     let full = [(1, 0), (2, 0), (3, 150)];
-    assert_eq!(blocks(&world, &full, &group), [DrainBlock::NoRoom(1)]);
-    let full = [(1, 0), (2, 0), (3, 0)];
-    assert_eq!(blocks(&world, &full, &group), [DrainBlock::NoRoom(2)]);
+    assert_eq!(blocks(&world, &full, &group), [no_room(1, 50, 3)]);
+    let full = [(1, 0), (2, 70), (3, 0)];
+    assert_eq!(blocks(&world, &full, &group), [no_room(2, 70, 2)]);
     let three = Group {
         leader: 1,
         voters: ids(&[1, 2, 4]),
         learners: ids(&[]),
     };
     assert_eq!(
-        blocks(&world, &[], &three),
+        blocks(&world, &roomy, &three),
         [DrainBlock::Hold(DrainHold::MinVoters { voters: 3, min: 3 })]
     );
     // A learner will be a voter in time.
@@ -181,17 +204,101 @@ fn what_needs_somebody_is_told_from_what_passes() {
         learners: ids(&[3]),
         ..three
     };
-    assert_eq!(blocks(&world, &[], &learner), []);
+    assert_eq!(blocks(&world, &roomy, &learner), []);
     world.done(Command::SetRebalancePaused { paused: true });
-    assert_eq!(blocks(&world, &[], &learner), [DrainBlock::Paused]);
+    assert_eq!(
+        blocks(&world, &roomy, &learner),
+        [DrainBlock::Hold(DrainHold::Paused)]
+    );
     world.done(Command::SetRebalancePaused { paused: false });
     for other in [1, 2, 3] {
         world.done(drain(other, true));
     }
-    assert_eq!(
-        blocks(&world, &[], &group),
-        [DrainBlock::Hold(DrainHold::NoReceiver)]
-    );
+    let now = blocks(&world, &roomy, &group);
+    assert_eq!(now[0], DrainBlock::Hold(DrainHold::NoReceiver));
+    assert!(matches!(
+        now[1..],
+        [DrainBlock::OtherDrains { left: 0, .. }]
+    ));
     world.kill(4);
-    assert!(blocks(&world, &[], &group).contains(&DrainBlock::Hold(DrainHold::Dead)));
+    assert!(blocks(&world, &roomy, &group).contains(&DrainBlock::Hold(DrainHold::Dead)));
+}
+
+#[test]
+fn the_dead_that_a_drain_waits_for_are_named() {
+    let mut world = owned_by(5, &[1, 2]);
+    let keys = keys(&world);
+    let command = world.set_target(keys[0], 5);
+    world.done(command);
+    world.done(drain(5, true));
+    world.kill(1);
+    let told = DrainTold {
+        undispatched: 9,
+        waiting_for: [(node(1), 4), (node(2), 3)].into(),
+        held_copies: 0,
+    };
+    let group = Group {
+        leader: 2,
+        voters: ids(&[2, 3, 4, 5]),
+        learners: ids(&[]),
+    };
+    let leader = node(2);
+    let raft = group.view(&leader);
+    let held = drain_status(&world.state, &node(5), Some(&told), None, raft);
+    let (from, waiting) = (
+        DrainHold::InboundFromDead {
+            node: node(1),
+            moves: 1,
+        },
+        DrainHold::WaitingFor {
+            node: node(1),
+            records: 4,
+        },
+    );
+    // What waits for n2, which lives, passes.
+    let all = [from.clone(), DrainHold::Undispatched(5), waiting.clone()];
+    assert_eq!(held, all);
+    assert!(
+        held.iter()
+            .all(|hold| !hold.stays() || hold.to_string().contains("start n1"))
+    );
+    assert_eq!(
+        drain_blocks(&world.state, &node(5), &held, raft),
+        [DrainBlock::Hold(from), DrainBlock::Hold(waiting)]
+    );
+    world.revive(1);
+    let held = drain_status(&world.state, &node(5), Some(&told), None, raft);
+    assert_eq!(held, [DrainHold::Inbound(1), DrainHold::Undispatched(9)]);
+}
+
+#[test]
+fn two_drains_that_could_each_end_alone_are_told_of_each_other() {
+    let mut world = World::new(4);
+    let mut group = Group {
+        leader: 1,
+        voters: ids(&[1, 2, 3, 4]),
+        learners: ids(&[]),
+    };
+    let blocks = |world: &World, number: u64, group: &Group| {
+        let leader = node(group.leader);
+        let held = holds(world, number, Some((0, 0)), group);
+        drain_blocks(&world.state, &node(number), &held, group.view(&leader))
+    };
+    world.done(drain(3, true));
+    assert_eq!(blocks(&world, 3, &group), []);
+    world.done(drain(4, true));
+    let both = |other| DrainBlock::OtherDrains {
+        others: [node(other)].into(),
+        left: 2,
+        min: 3,
+    };
+    assert_eq!(blocks(&world, 4, &group), [both(3)]);
+    assert!(both(3).to_string().contains("without it and n3"));
+    // Whoever is done first leaves all the same.
+    assert!(holds(&world, 3, Some((0, 0)), &group).is_empty());
+    assert!(holds(&world, 4, Some((0, 0)), &group).is_empty());
+    // A fifth voter, or a learner that becomes one, makes room for both.
+    world.done(register(5, 500, 5));
+    group.learners = ids(&[5]);
+    assert_eq!(blocks(&world, 4, &group), []);
 }

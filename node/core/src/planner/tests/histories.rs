@@ -3,7 +3,7 @@
 use super::*;
 
 fn planned(world: &World, limits: PlanLimits) -> Plan {
-    plan(&world.state, &BTreeMap::new(), &BTreeMap::new(), limits)
+    plan(&world.state, None, limits)
 }
 
 /// Moves that still have to be started.
@@ -85,6 +85,7 @@ fn disturb(rng: &mut Rng, world: &mut World, nodes: u64) {
                 let command = Command::ClearTarget {
                     key: *key,
                     move_id: target.move_id,
+                    no_room: false,
                 };
                 world.apply(&command);
             }
@@ -183,7 +184,11 @@ fn a_plan_decided_on_an_older_state_can_only_fail() {
         let running = moving(&world.state);
         if let Some(key) = running.first() {
             let move_id = world.at(*key).target.as_ref().expect("moves").move_id;
-            world.done(Command::ClearTarget { key: *key, move_id });
+            world.done(Command::ClearTarget {
+                key: *key,
+                move_id,
+                no_room: false,
+            });
         }
         for step in &old.steps {
             assert!(matches!(

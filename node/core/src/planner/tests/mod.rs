@@ -4,6 +4,7 @@ mod cases;
 mod drains;
 mod histories;
 mod optimum;
+mod rooms;
 
 use super::*;
 use crate::meta::tests::*;
@@ -14,7 +15,56 @@ use alloc::vec;
 
 /// A plan without limits, sizes or disks.
 fn whole(state: &MetaState) -> Plan {
-    plan(state, &BTreeMap::new(), &BTreeMap::new(), PlanLimits::NONE)
+    plan(state, None, PlanLimits::NONE)
+}
+
+/// What is told of disks, by number of the node: sizes of partitions, and the room of nodes, the reserve
+/// of copies aside.
+#[derive(Default)]
+struct Told {
+    sizes: BTreeMap<PartitionKey, u64>,
+    free: BTreeMap<NodeId, u64>,
+    full: BTreeSet<(PartitionKey, NodeId)>,
+}
+
+impl Told {
+    fn new(
+        sizes: impl IntoIterator<Item = (PartitionKey, u64)>,
+        room: impl IntoIterator<Item = (u64, u64)>,
+    ) -> Self {
+        let free = |(number, room): (u64, u64)| {
+            let reserve = crate::defaults::STAGING_RESERVE_BYTES;
+            (node(number), reserve.saturating_add(room))
+        };
+        Self {
+            sizes: sizes.into_iter().collect(),
+            free: room.into_iter().map(free).collect(),
+            full: BTreeSet::new(),
+        }
+    }
+
+    fn disks(&self) -> Option<Disks<'_>> {
+        let Self { sizes, free, full } = self;
+        Some(Disks { sizes, free, full })
+    }
+}
+
+/// A plan without limits.
+fn whole_on(state: &MetaState, told: &Told) -> Plan {
+    plan(state, told.disks(), PlanLimits::NONE)
+}
+
+/// Every partition, in order.
+fn keys(world: &World) -> Vec<PartitionKey> {
+    world.state.assignments().map(|(key, _)| key).collect()
+}
+
+/// Partitions have logs, so that their sizes are not known before they are told.
+fn open_all(world: &mut World) {
+    for key in keys(world) {
+        let topic = world.state.topics.get_mut(&key.topic).expect("stands");
+        Arc::make_mut(topic).partitions[key.partition.0 as usize].opened = true;
+    }
 }
 
 /// A cluster whose partition i (each its own topic) is owned by node `owners[i]`, counted from 1.

@@ -24,6 +24,7 @@ fn given_up() -> Worker {
     let clear = TargetEffect::Propose(Command::ClearTarget {
         key: key(),
         move_id: MoveId(10),
+        no_room: true,
     });
     assert_eq!(full(&mut w), clear);
     w
