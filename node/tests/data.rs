@@ -16,7 +16,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
-use support::PATIENCE;
+use support::{PATIENCE, wait_for};
 
 #[test]
 fn what_is_produced_is_consumed_once_acked_and_replayed() {
@@ -151,24 +151,37 @@ fn nothing_acked_is_lost_when_the_process_is_killed_while_it_is_written_to() {
             acked.unwrap();
         }
     });
-    // What was acked stays acked over an orderly stop.
-    assert!(
-        cluster.nodes[0].stop().success(),
-        "{}",
-        cluster.nodes[0].log()
-    );
-    cluster.nodes[0].start();
-    cluster.nodes[0].wait_ready();
-    with_client(addrs, async |client| {
-        let described = client.describe_topic("orders").await.unwrap();
-        assert!(
-            described
-                .partitions
-                .iter()
-                .all(|p| p.known && p.frontier == p.hwm),
-            "{described:?}"
-        );
+    // What was acked stays acked: over a kill as soon as the node says that all frontiers are written, and
+    // over an orderly stop.
+    wait_for("every frontier is on the disk", || {
+        let text = cluster.nodes[0].http("GET", "/metrics")?.1;
+        let written = text
+            .lines()
+            .any(|line| line == "narad_unwritten_frontiers 0");
+        written.then_some(())
     });
+    cluster.nodes[0].kill();
+    for _ in 0..2 {
+        cluster.nodes[0].start();
+        cluster.nodes[0].wait_ready();
+        with_client(addrs.clone(), async |client| {
+            let described = client.describe_topic("orders").await.unwrap();
+            assert!(
+                described
+                    .partitions
+                    .iter()
+                    .all(|p| p.known && p.frontier == p.hwm),
+                "{described:?}"
+            );
+            let again = client.consume_once("orders", ask(500, 0)).await.unwrap();
+            assert!(again.is_empty(), "{again:?}");
+        });
+        assert!(
+            cluster.nodes[0].stop().success(),
+            "{}",
+            cluster.nodes[0].log()
+        );
+    }
 }
 
 #[test]

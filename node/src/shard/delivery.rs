@@ -94,6 +94,7 @@ impl Partition {
         let frontier = self.leases.borrow().frontier();
         if frontier > self.log.frontier() {
             self.log.set_frontier(frontier);
+            self.unwritten.moved();
             self.wakes.flush.notify_one();
         }
     }

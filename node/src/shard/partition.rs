@@ -12,6 +12,7 @@ use crate::shard::faults;
 use crate::shard::rate::RateMeter;
 use crate::shard::reconcile::Due;
 use crate::shard::session::Sessions;
+use crate::shard::unwritten::Unwritten;
 use narad_core::dispatch::is_new;
 use narad_core::ids::{CopyId, Offset, Origin, PartitionKey, RaftIndex, WalId, WalSeq, WallMs};
 use narad_core::leases::LeaseTable;
@@ -50,6 +51,8 @@ pub(crate) struct Partition {
     pub(crate) sessions: RefCell<Sessions>,
     pub(crate) writes: Rc<RefCell<RateMeter>>,
     pub(crate) wakes: Wakes,
+    /// A frontier that acks have moved.
+    pub(crate) unwritten: Unwritten,
     /// Raft knows that this epoch's log was opened; before that nothing is acknowledged.
     pub(crate) marked: Cell<bool>,
     /// Set once, when this copy is not served any more.
@@ -119,6 +122,7 @@ impl Partition {
             delivery: Mutex::new(()),
             sessions: RefCell::default(),
             writes,
+            unwritten: Unwritten::new(ctx.clone()),
             wakes,
             marked: Cell::new(marked),
             stopped: RefCell::new(None),

@@ -21,15 +21,20 @@ pub(crate) async fn flush_frontiers(shard: Rc<Shard>) {
         let dirty: Vec<_> = shard
             .open_partitions()
             .into_iter()
-            .filter(|partition| partition.log.meta_dirty() && partition.log.failed().is_none())
+            .filter(|one| one.log.meta_dirty() || one.unwritten.is_there())
+            .filter(|one| one.log.failed().is_none())
             .collect();
         stream::iter(dirty)
             .for_each_concurrent(FLUSHES_AT_ONCE, |partition| {
                 let flush = shard.flush.clone();
                 async move {
-                    if let Err(error) = partition.log.persist_meta().await {
-                        tracing::warn!(copy = %partition.copy, %error, "the frontier is not written; tried again");
-                        flush.notify_one();
+                    let writing = partition.unwritten.begin();
+                    match partition.log.persist_meta().await {
+                        Ok(()) => writing.durable(),
+                        Err(error) => {
+                            tracing::warn!(copy = %partition.copy, %error, "the frontier is not written; tried again");
+                            flush.notify_one();
+                        }
                     }
                 }
             })
