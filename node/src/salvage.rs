@@ -151,12 +151,11 @@ struct Salvage {
 
 impl Salvage {
     async fn wal(&mut self, dir: &Path) -> Result<Handed, SalvageError> {
-        let (wal, recovery) = Wal::open(dir, &WalOptions::default()).await?;
-        let mut handed = Handed {
-            damaged: recovery.pending.lost,
-            ..Handed::default()
-        };
+        let (wal, _) = Wal::open(dir, &WalOptions::default()).await?;
+        let mut handed = Handed::default();
         let outcome = self.pending(&wal, &mut handed).await;
+        // Known only once it was read.
+        handed.damaged = wal.pending().lost;
         // Also when it was cut short: what was handed over is not sent again.
         wal.close().await?;
         outcome.map(|()| handed)

@@ -71,13 +71,16 @@ impl Work {
     }
 
     pub(super) async fn start_over(&self, keep: bool, decayed: &[SegmentId]) -> TargetInput {
+        if let Err(error) = self.forget_told().await {
+            return failed(error);
+        }
         let result = async {
             let Mover { root, options, .. } = &*self.mover;
             let mut staging = self.staging().await?;
             for kept in staging.keep_for_operator(root, decayed).await? {
                 tracing::error!(
                     key = %self.key, kept = %kept.display(),
-                    "the source has lost records that were copied before; the copied segment is kept"
+                    "the source holds a segment otherwise than it was when it was copied; the copied one is kept"
                 );
             }
             if !keep {
@@ -136,6 +139,14 @@ impl Work {
             Some(told) => self.save(told).await,
             None => Ok(()),
         }
+    }
+
+    /// What was told does not vouch for the staged bytes any more, also after a restart.
+    async fn forget_told(&self) -> std::io::Result<()> {
+        let forgotten = self.saved.borrow().forgotten();
+        self.saved.replace(forgotten);
+        self.heard.replace(None);
+        told::forget(&self.mover.root, self.key, self.move_id).await
     }
 
     /// How long what was saved last counts as fresh, so that passes that follow one another do not save
@@ -351,14 +362,9 @@ impl Work {
                 | StageError::NotContiguous { .. }),
             ) => {
                 self.put(staging);
-                // What was told does not vouch for these bytes any more, also after a restart.
-                let root = &self.mover.root;
-                if let Err(error) = told::forget(root, self.key, self.move_id).await {
+                if let Err(error) = self.forget_told().await {
                     tracing::warn!(key = %self.key, %error, "what the source told is not forgotten");
                 }
-                let forgotten = self.saved.borrow().forgotten();
-                self.saved.replace(forgotten);
-                self.heard.replace(None);
                 TargetInput::Mismatch {
                     why: error.to_string(),
                 }
