@@ -97,8 +97,9 @@ fn text(id: &str, standing: &Standing, done: bool) -> String {
     let needed = voters.len() / 2 + 1;
     if done {
         return format!(
-            "{facts}\n{id} is the only voter now: start it, then give the lost nodes up with \
-             narad cluster forget. Never do this on a second node of the cluster"
+            "{facts}\n{id} is the only voter now: start it, then the other survivors, then give the lost \
+             nodes up with narad cluster forget. A survivor that had more than {id} ends when it finds out, and \
+             keeps what it has. Never do this on a second node of the cluster"
         );
     }
     format!(

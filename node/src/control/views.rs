@@ -33,10 +33,10 @@ impl Core {
         }
     }
 
-    /// Fails when `node` is no member. Not knowing it counts only behind a barrier: a node that has just
-    /// started, or was cut off, knows too few.
+    /// Fails when `node` is no member. That it is gone, nothing takes back; not knowing it counts only behind a
+    /// barrier: a node that has just started, or was cut off, knows too few.
     async fn known(&self, node: &NodeId) -> Result<(), WireFault> {
-        if !self.state().members.contains_key(node) {
+        if !mentions(&self.state(), node) {
             self.barrier().await.map_err(not_current)?;
         }
         let state = self.state();
@@ -189,6 +189,11 @@ impl Core {
             told: told.is_some(),
         })
     }
+}
+
+/// Whether a state says anything about a node.
+pub(crate) fn mentions(state: &MetaState, node: &NodeId) -> bool {
+    state.members.contains_key(node) || state.removed.contains_key(node)
 }
 
 /// Why `node` is no member, by a state that is known to be current.

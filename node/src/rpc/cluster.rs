@@ -46,10 +46,10 @@ async fn ask_plan(server: &NodeServer, draining: Option<NodeId>) -> Result<PlanV
         .map_err(stopping)?
 }
 
-/// Fails when `id` is no member, which counts only behind a barrier.
+/// Fails when `id` is no member: not knowing it counts only behind a barrier.
 async fn known(server: &NodeServer, id: &NodeId) -> Result<(), WireFault> {
     let ctx = &server.shard.ctx;
-    if !ctx.state().members.contains_key(id) {
+    if !views::mentions(&ctx.state(), id) {
         ctx.barrier().await.map_err(views::not_current)?;
     }
     let state = ctx.state();

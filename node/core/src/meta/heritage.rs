@@ -98,9 +98,15 @@ impl MetaState {
     }
 
     pub(super) fn recovered(&mut self, index: RaftIndex, recovery: Recovery) -> Applied {
-        if self.recoveries.len() >= RECOVERIES_MAX || recovery.id == RecoveryId(0) {
+        if self.recoveries.iter().any(|known| known.id == recovery.id) {
+            return Ok(index);
+        }
+        if self.recoveries.len() >= RECOVERIES_MAX
+            || recovery.id == RecoveryId(0)
+            || recovery.kept.index >= index
+        {
             return Err(bad_settings(format!(
-                "a quorum is replaced at most {RECOVERIES_MAX} times"
+                "a quorum is replaced at most {RECOVERIES_MAX} times, each time by a log that was there before"
             )));
         }
         self.recoveries.push(recovery);

@@ -98,8 +98,13 @@ fn a_log_with_more_than_a_replaced_quorum_kept_is_not_continued() {
         !world.state.continues(Some(RecoveryId(7)), point(1, 1)),
         "of a later one"
     );
+    world.state.applied = RaftIndex(50);
+    let future = world.refused(&recovered(7, 2, 90));
+    assert!(matches!(future, Refusal::BadSettings { .. }));
     world.done(recovered(7, 2, 9));
     world.done(recovered(8, 5, 40));
+    world.done(recovered(7, 2, 9));
+    assert_eq!(world.state.recoveries.len(), 2, "once each");
     let fits = |recovery, committed| world.state.continues(recovery, committed);
     assert_eq!(
         all.map(|committed| fits(None, committed)),
