@@ -11,6 +11,7 @@ use super::{MoveReason, PlanNote};
 use crate::ids::PartitionKey;
 use alloc::vec;
 use alloc::vec::Vec;
+use core::cell::Cell;
 use core::cmp::Reverse;
 
 /// What each receiver should hold, and how many of the ceilings are still to be given away.
@@ -24,6 +25,8 @@ struct Shares {
     tied_down: usize,
     /// Ceilings that nobody holds now: this many receivers at the floor may take one more.
     spare: usize,
+    /// Pairs of a partition and a target that were compared.
+    looks: Cell<usize>,
 }
 
 impl Shares {
@@ -58,6 +61,7 @@ impl Shares {
             tied: vec![false; count],
             tied_down: 0,
             spare: ceilings.saturating_sub(full.len()),
+            looks: Cell::new(0),
         };
         if full.len() <= ceilings {
             full.iter().for_each(|n| shares.keeps[*n] = true);
@@ -119,6 +123,10 @@ type Place = (usize, usize);
 /// steps, and the next pass goes on.
 const GIVE_WAY_MAX: usize = 64;
 
+/// Pairs that one pass compares before it leaves the rest to the next one: some tenths of a second of
+/// the control core, which has heartbeats to answer.
+const LOOKS_MAX: usize = 2_000_000;
+
 /// What was worked out.
 #[derive(Default)]
 pub(super) struct Chosen {
@@ -135,24 +143,27 @@ pub(super) fn choose(view: &mut View<'_>, most: usize) -> Chosen {
     };
     let mut steps = Vec::new();
     let mut stuck = vec![false; view.nodes.len()];
+    let full = |shares: &Shares, steps: &[Step]| {
+        steps.len() >= most || (shares.looks.get() >= LOOKS_MAX && !steps.is_empty())
+    };
     // One step a round from every node that must give away, so that a large node cannot take all
     // slots of a pass; those that drain first, because they can choose least.
     loop {
         let mut sources: Vec<usize> = (0..view.nodes.len())
             .filter(|n| !stuck[*n] && shares.surplus(view, *n) > 0)
             .collect();
-        if sources.is_empty() || steps.len() >= most {
+        if sources.is_empty() || full(&shares, &steps) {
             break;
         }
         sources.sort_by_key(|n| view.receives[*n]);
         for source in sources {
-            if steps.len() >= most {
+            if full(&shares, &steps) {
                 break;
             }
             stuck[source] = !give_away(view, &mut shares, &mut steps, source);
         }
     }
-    while shares.tied_down > 0 && steps.len() < most {
+    while shares.tied_down > 0 && !full(&shares, &steps) {
         let ceiling = shares.floor + 1;
         let sources: Vec<usize> = (0..view.nodes.len())
             .filter(|n| shares.tied[*n] && view.load[*n] == ceiling)
@@ -164,7 +175,10 @@ pub(super) fn choose(view: &mut View<'_>, most: usize) -> Chosen {
         shares.tied_down -= 1;
         steps.push(take(view, &mut shares, place, target));
     }
-    let more = beyond(view, &shares, &stuck);
+    let mut more = beyond(view, &shares, &stuck);
+    if full(&shares, &steps) {
+        more.0 += shares.tied_down;
+    }
     note_stuck(view, &shares, &stuck, homeless);
     trade(view, &mut steps);
     Chosen { steps, more }
@@ -209,14 +223,42 @@ fn give_away(
     found.is_some()
 }
 
+/// Which of a source's items need to be looked at. Of those of one topic that may go everywhere and
+/// differ in size alone, the smallest is the cheapest wherever it goes; so a node with thousands of
+/// them costs one look at each, not one for each target.
+fn candidates(items: &[Item], everywhere: Option<u64>) -> Vec<usize> {
+    let mut places = Vec::new();
+    let mut smallest: Option<usize> = None;
+    for (place, item) in items.iter().enumerate() {
+        if smallest.is_some_and(|of| items[of].key.topic != item.key.topic) {
+            places.extend(smallest.take());
+        }
+        if !item.plain || everywhere.is_none_or(|room| item.bytes > room) {
+            places.push(place);
+        } else if smallest.is_none_or(|of| item.bytes < items[of].bytes) {
+            smallest = Some(place);
+        }
+    }
+    places.extend(smallest);
+    places
+}
+
 /// The cheapest step out of `sources`, of a draining one the one that can go to fewest.
 fn best(view: &View<'_>, shares: &Shares, sources: &[usize]) -> Option<(Place, usize)> {
     let targets: Vec<usize> = (0..view.nodes.len())
         .filter(|n| shares.wants(view, *n))
         .collect();
+    // What all targets have room for; unknown where one has not told.
+    let everywhere = targets.iter().map(|target| view.room_at(*target)).min();
+    let everywhere = everywhere?;
     let mut found: Option<((Tightness, Cost), Place, usize)> = None;
     for source in sources {
-        for (place, item) in view.movable[*source].iter().enumerate() {
+        let items = &view.movable[*source];
+        let places = candidates(items, everywhere);
+        let looks = places.len().saturating_mul(targets.len());
+        shares.looks.set(shares.looks.get().saturating_add(looks));
+        for place in places {
+            let item = &items[place];
             let options: Vec<usize> = targets
                 .iter()
                 .copied()
@@ -316,7 +358,8 @@ fn overfill(
 }
 
 fn take(view: &mut View<'_>, shares: &mut Shares, (source, place): Place, target: usize) -> Step {
-    let item = view.movable[source].swap_remove(place);
+    // In order, so that those of one topic stay together.
+    let item = view.movable[source].remove(place);
     view.relocate(&item, source, target);
     shares.filled(view, target);
     let reason = if item.replaces.is_some() {

@@ -29,6 +29,9 @@ pub(super) struct Item {
     pub(super) bytes: u64,
     /// How large it is is known.
     pub(super) told: bool,
+    /// It may go to every receiver that has room, and has no relatives: one of its topic is like another
+    /// but for its size.
+    pub(super) plain: bool,
     /// Nodes that still keep an old copy (rule R1).
     pub(super) barred: Vec<usize>,
     /// Nodes that had no room for it, whatever they told.
@@ -252,14 +255,15 @@ impl<'a> View<'a> {
             .ended
             .iter()
             .map(|ended| self.index(&ended.owner))
-            .collect();
+            .collect::<Vec<usize>>();
         let full = self.disks.into_iter().flat_map(|disks| {
             // All pairs of a partition stand beside each other, in order of the node.
             let of = (key, NodeId(String::new()))..;
             disks.full.range(of).take_while(move |(of, _)| *of == key)
         });
         let full = full.filter_map(|(_, id)| self.nodes.binary_search(&id).ok());
-        let full = full.collect();
+        let full: Vec<usize> = full.collect();
+        let related = self.parent.contains_key(&key) || self.children.contains_key(&key);
         let told = self.bytes(key, assignment).is_some();
         self.settle(key, owner, bytes, false);
         self.movable[owner].push(Item {
@@ -270,6 +274,7 @@ impl<'a> View<'a> {
             withheld: stale.is_some_and(|t| t.handoff.is_some()),
             bytes,
             told,
+            plain: told && stale.is_none() && !related && barred.is_empty() && full.is_empty(),
             barred,
             full,
         });
@@ -348,6 +353,11 @@ impl<'a> View<'a> {
         let roomiest = could.into_iter().map(|node| (room(node), node)).max();
         let (room, node) = roomiest.expect("some could take it");
         Want::Room(node, room)
+    }
+
+    /// Bytes that copies to a node may take; `None` while it is not known.
+    pub(super) fn room_at(&self, node: usize) -> Option<u64> {
+        self.room[node]
     }
 
     /// How many more partitions of its family it would meet at `node` than where it is.

@@ -418,3 +418,21 @@ fn a_plan_for_many_partitions_is_bounded() {
     assert_eq!(plan.steps.len(), MAX_MOVES_OUT);
     assert!(plan.later.len() <= 64);
 }
+
+#[test]
+fn what_is_too_much_to_compare_in_one_pass_is_left_to_the_next() {
+    // Each of them has a relative, so that none stands for the others.
+    let mut world = World::new(11);
+    for number in 2..=11 {
+        world.done(drain(number, true));
+    }
+    world.topic("p", 10_000, None);
+    world.topic("c", 10_000, Some("p"));
+    for number in 2..=11 {
+        world.done(drain(number, false));
+    }
+    world.done(drain(1, true));
+    let plan = super::plan_up_to(&world.state, None, PlanLimits::NONE, 1_000);
+    assert!((1..100).contains(&plan.steps.len()), "{}", plan.steps.len());
+    assert_eq!(plan.steps.len() + plan.more, 20_000);
+}
