@@ -95,8 +95,8 @@ struct JoinRequest {
   cluster @9 :UInt64;          # the one that its data directory belongs to; 0: none, or not known
   hasLog @10 :Bool;            # it has a cluster's metadata: refused by one that does not know the node
   recovery @11 :UInt64;        # the latest replaced quorum that its metadata has; 0: none
-  committedTerm @12 :UInt64;   # the last entry of its log that it knows to be committed; only with
-  committedIndex @13 :UInt64;  # hasLog
+  appliedTerm @12 :UInt64;     # the last entry of its log that it has applied; only with hasLog
+  appliedIndex @13 :UInt64;
 }
 
 struct Segment {

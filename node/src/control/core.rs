@@ -90,12 +90,13 @@ impl Core {
     /// Where the metadata on this disk comes from.
     pub(super) fn heritage(&self) -> Heritage {
         let status = self.raft.status();
-        let (term, index) = status.committed_at.unwrap_or_default();
+        let (term, index) = status.applied_at.unwrap_or_default();
         Heritage {
             cluster: self.ctx.cluster(),
             has_log: status.last_log.is_some() || status.snapshot.is_some(),
+            // The state was published before Raft said that it is applied: it is not older.
             recovery: self.state().recovery(),
-            committed: LogPoint {
+            applied: LogPoint {
                 term: RaftTerm(term),
                 index: RaftIndex(index),
             },

@@ -97,9 +97,8 @@ impl Core {
     /// not get this log: Raft would take what both call committed for the same.
     fn refuse_stranger(&self, request: &JoinRequest) -> Result<(), WireFault> {
         let founded = self.raft.membership().contains(request.node.as_str());
-        let checked = self
-            .state()
-            .check_heritage(&request.node, founded, &request.heritage);
+        let state = self.state();
+        let checked = state.check_heritage(&request.node, request.disk, founded, &request.heritage);
         let Err(stranger) = checked else {
             return Ok(());
         };
@@ -109,6 +108,7 @@ impl Core {
                 "correct the addresses that it joins by, so that it finds its own cluster; to make it a member of \
                  this one, start it under a new id with an empty data directory",
             ),
+            Stranger::OtherDisk => return Err(refusal(&state, request, &Refusal::OtherDisk)),
             Stranger::Diverged => (refused::DIVERGED, DIVERGED_HINT),
         };
         let text = format!("{} is refused: {stranger}", request.node);

@@ -103,11 +103,11 @@ impl Machine for MetaMachine {
             };
             return Err(Unfit::Diverged(stranger.to_string()));
         }
-        let committed = LogPoint {
+        let applied = LogPoint {
             term: RaftTerm(term),
             index: RaftIndex(index),
         };
-        if theirs.continues(self.state.recovery(), committed) {
+        if theirs.continues(self.state.recovery(), applied) {
             Ok(())
         } else {
             Err(Unfit::Diverged(Stranger::Diverged.to_string()))

@@ -310,6 +310,6 @@ fn write_join(mut builder: join_request::Builder<'_>, request: &JoinRequest) {
     builder.set_cluster(heritage.cluster.map_or(0, |cluster| cluster.0));
     builder.set_has_log(heritage.has_log);
     builder.set_recovery(heritage.recovery.map_or(0, |recovery| recovery.0));
-    builder.set_committed_term(heritage.committed.term.0);
-    builder.set_committed_index(heritage.committed.index.0);
+    builder.set_applied_term(heritage.applied.term.0);
+    builder.set_applied_index(heritage.applied.index.0);
 }

@@ -30,10 +30,10 @@ pub trait Machine: 'static {
     fn snapshot(&self) -> Vec<u8>;
     /// Replaces the whole state. On an error the state must be as before; Raft then stops with that error.
     fn restore(&mut self, snapshot: &[u8]) -> Result<(), String>;
-    /// Whether a snapshot of the leader may replace the state, on a node that knows its own log to be committed up to
-    /// this term and index. Asked before anything is kept of it; on an error Raft stops here.
-    fn check_snapshot(&self, snapshot: &[u8], committed: (u64, u64)) -> Result<(), Unfit> {
-        let _ = (snapshot, committed);
+    /// Whether a snapshot of the leader may replace the state, on a node that has applied its own log up to this term
+    /// and index. Asked before anything is kept of it; on an error Raft stops here.
+    fn check_snapshot(&self, snapshot: &[u8], applied: (u64, u64)) -> Result<(), Unfit> {
+        let _ = (snapshot, applied);
         Ok(())
     }
 }

@@ -187,12 +187,12 @@ impl<M: Machine> RaftNode<M> {
             });
         }
         self.check_committed(&header.vote, header.meta.last_log_id.into_iter())?;
-        let committed = self.raft().metrics().borrow_watched().local_committed;
-        let committed = committed.map_or((0, 0), |id| (term_of(&id), id.index));
+        let applied = self.raft().metrics().borrow_watched().last_applied;
+        let applied = applied.map_or((0, 0), |id| (term_of(&id), id.index));
         let checked = self
             .machine()
             .borrow()
-            .check_snapshot(&arrived.data, committed);
+            .check_snapshot(&arrived.data, applied);
         checked.map_err(|unfit| self.unfit(unfit))?;
         let snapshot = Snapshot {
             meta: header.meta,

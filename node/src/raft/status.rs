@@ -47,10 +47,10 @@ pub struct RaftStatus {
     pub last_log: Option<u64>,
     /// Index up to which entries are known to be committed.
     pub committed: Option<u64>,
-    /// Term and index of the last of those.
-    pub committed_at: Option<(u64, u64)>,
     /// Index up to which entries are applied.
     pub applied: Option<u64>,
+    /// Term and index of the last of those.
+    pub applied_at: Option<(u64, u64)>,
     /// Index up to which the snapshot reaches.
     pub snapshot: Option<u64>,
     /// Index up to which the log is purged.
@@ -83,11 +83,11 @@ fn status_of(metrics: &RaftMetrics<TypeConfig>) -> RaftStatus {
         leader,
         last_log: metrics.last_log_index,
         committed: index(&metrics.local_committed),
-        committed_at: metrics
-            .local_committed
+        applied: index(&metrics.last_applied),
+        applied_at: metrics
+            .last_applied
             .as_ref()
             .map(|id| (term_of(id), id.index)),
-        applied: index(&metrics.last_applied),
         snapshot: index(&metrics.snapshot),
         purged: index(&metrics.purged),
         quorum_ack_age_ms: metrics

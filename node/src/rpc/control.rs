@@ -262,9 +262,9 @@ fn read_join(params: &peer::JoinParams) -> Result<JoinRequest, WireFault> {
                 0 => None,
                 id => Some(RecoveryId(id)),
             },
-            committed: LogPoint {
-                term: RaftTerm(request.get_committed_term()),
-                index: RaftIndex(request.get_committed_index()),
+            applied: LogPoint {
+                term: RaftTerm(request.get_applied_term()),
+                index: RaftIndex(request.get_applied_index()),
             },
         },
     })

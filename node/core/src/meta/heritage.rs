@@ -42,8 +42,9 @@ pub struct Heritage {
     pub has_log: bool,
     /// The latest replaced quorum that it has applied.
     pub recovery: Option<RecoveryId>,
-    /// The last entry that it knows to be committed.
-    pub committed: LogPoint,
+    /// The last entry that it has applied: not one that is committed and waits, which may tell of a
+    /// replacement that `recovery` does not.
+    pub applied: LogPoint,
 }
 
 /// Why a node's metadata cannot be continued with this cluster's.
@@ -58,6 +59,9 @@ pub enum Stranger {
     },
     /// It is some cluster's, and this one has never heard of the node.
     NeverMember,
+    /// It is some cluster's, and this one knows another disk under the node's id. (An empty disk may
+    /// take the place of a lost one.)
+    OtherDisk,
     /// It holds committed entries that are not in this cluster's log: they were lost with a quorum
     /// that was replaced, or the other way round.
     Diverged,
@@ -74,6 +78,9 @@ impl fmt::Display for Stranger {
             Self::NeverMember => f.write_str(
                 "its data directory holds the metadata of a cluster, and this cluster has never had such a \
                  member",
+            ),
+            Self::OtherDisk => f.write_str(
+                "its data directory holds the metadata of a cluster, and this cluster knows another one under its id",
             ),
             Self::Diverged => f.write_str(
                 "its metadata holds committed changes that this cluster does not have: they were lost when the \
@@ -154,10 +161,10 @@ impl MetaState {
         next.is_some_and(|next| index > next.kept.index)
     }
 
-    /// Whether a log that is committed up to `committed`, and has applied `recovery` last, is a part of the
-    /// log behind this state.
+    /// Whether a log that is applied up to `applied`, with `recovery` as the latest replacement until there, is a
+    /// part of the log behind this state.
     #[must_use]
-    pub fn continues(&self, recovery: Option<RecoveryId>, committed: LogPoint) -> bool {
+    pub fn continues(&self, recovery: Option<RecoveryId>, applied: LogPoint) -> bool {
         let seen = match recovery {
             None => 0,
             Some(id) => match self.recoveries.iter().position(|known| known.id == id) {
@@ -168,10 +175,10 @@ impl MetaState {
         // The first replacement that it does not know of cut the log that it was written under.
         self.recoveries
             .get(seen)
-            .is_none_or(|missed| committed <= missed.kept)
+            .is_none_or(|missed| applied <= missed.kept)
     }
 
-    /// Whether the node `id` with metadata of this heritage may go on in this cluster. `known`: Raft's
+    /// Whether the node `id` with metadata of this heritage on `disk` may go on in this cluster. `known`: Raft's
     /// membership has it although it never registered (a founder).
     ///
     /// # Errors
@@ -179,6 +186,7 @@ impl MetaState {
     pub fn check_heritage(
         &self,
         id: &NodeId,
+        disk: u64,
         known: bool,
         heritage: &Heritage,
     ) -> Result<(), Stranger> {
@@ -193,7 +201,14 @@ impl MetaState {
         if !known && !self.members.contains_key(id) && !self.removed.contains_key(id) {
             return Err(Stranger::NeverMember);
         }
-        if !self.continues(heritage.recovery, heritage.committed) {
+        if self
+            .members
+            .get(id)
+            .is_some_and(|member| member.disk != disk)
+        {
+            return Err(Stranger::OtherDisk);
+        }
+        if !self.continues(heritage.recovery, heritage.applied) {
             return Err(Stranger::Diverged);
         }
         Ok(())

@@ -50,7 +50,7 @@ fn a_node_of_another_cluster_and_one_that_was_never_a_member_are_strangers() {
     assert_eq!(
         world
             .state
-            .check_heritage(&node(1), false, &heritage(Some(B))),
+            .check_heritage(&node(1), 1, false, &heritage(Some(B))),
         Ok(())
     );
     world.done(identify(A));
@@ -61,27 +61,31 @@ fn a_node_of_another_cluster_and_one_that_was_never_a_member_are_strangers() {
             ..heritage(Some(B))
         };
         assert_eq!(
-            world.state.check_heritage(&node(id), false, &heritage),
+            world.state.check_heritage(&node(id), id, false, &heritage),
             Err(other)
         );
     }
     for cluster in [None, Some(A)] {
         let heritage = heritage(cluster);
         assert_eq!(
-            world.state.check_heritage(&node(1), false, &heritage),
+            world.state.check_heritage(&node(1), 1, false, &heritage),
             Ok(())
         );
-        let never = world.state.check_heritage(&node(9), false, &heritage);
+        let never = world.state.check_heritage(&node(9), 9, false, &heritage);
         assert_eq!(never, Err(Stranger::NeverMember));
         assert_eq!(
-            world.state.check_heritage(&node(9), true, &heritage),
+            world.state.check_heritage(&node(9), 9, true, &heritage),
             Ok(()),
             "a founder"
         );
     }
+    let told = world
+        .state
+        .check_heritage(&node(1), 77, false, &heritage(None));
+    assert_eq!(told, Err(Stranger::OtherDisk));
     let empty = Heritage::default();
     assert_eq!(
-        world.state.check_heritage(&node(9), false, &empty),
+        world.state.check_heritage(&node(9), 9, false, &empty),
         Ok(()),
         "a joiner"
     );
@@ -119,10 +123,10 @@ fn a_log_with_more_than_a_replaced_quorum_kept_is_not_continued() {
     );
     let heritage = Heritage {
         has_log: true,
-        committed: point(3, 4),
+        applied: point(3, 4),
         ..Heritage::default()
     };
-    let told = world.state.check_heritage(&node(1), false, &heritage);
+    let told = world.state.check_heritage(&node(1), 1, false, &heritage);
     assert_eq!(told, Err(Stranger::Diverged));
 }
 
