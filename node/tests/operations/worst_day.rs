@@ -2,6 +2,7 @@
 
 use crate::support::{Cluster, wait_for};
 use crate::{fails, narad, numbered, ok, produce, produce_everywhere, wait_consumed, wait_dead};
+use nix::sys::signal::Signal;
 
 fn founders(name: &str, count: usize) -> (Cluster, String) {
     let mut cluster = Cluster::founders(name, count, &[]);
@@ -160,4 +161,41 @@ fn a_survivor_becomes_the_only_voter_and_the_lost_ones_are_given_up() {
     }
     // More where its ingress WAL had not noted yet what was delivered to the lost ones.
     assert!(seen >= lines.len() / 3, "{seen} of {}", lines.len());
+}
+
+#[test]
+fn a_lost_voter_that_knew_more_than_the_chosen_survivor_ends_and_keeps_what_it_has() {
+    let (mut cluster, _) = founders("wrong-choice", 3);
+    let leader = cluster.leader();
+    let ids = ["n1", "n2", "n3"];
+    let chosen = ids.into_iter().find(|id| *id != leader).unwrap();
+    cluster.node(chosen).signal(Signal::SIGSTOP);
+    let knew = cluster.node(&leader).addr();
+    ok(&knew, &["topic", "create", "late", "--partitions", "3"]);
+    produce_everywhere(&knew, "late", 3, 20);
+    cluster.nodes.iter_mut().for_each(|node| node.kill());
+
+    let dir = cluster.node(chosen).dir.display().to_string();
+    ok(&knew, &["recover-quorum", &dir, "--accept-loss"]);
+    cluster.node(chosen).start();
+    cluster.node(chosen).wait_ready();
+    let server = cluster.node(chosen).addr();
+    ok(&server, &["topic", "create", "other", "--partitions", "3"]);
+
+    let dir = cluster.node(&leader).dir.display().to_string();
+    cluster.node(&leader).start();
+    assert!(!cluster.node(&leader).wait_end().success());
+    let log = cluster.node(&leader).log();
+    assert!(
+        log.contains("cannot go on with the cluster's metadata"),
+        "{log}"
+    );
+    // Given up, its records are those of a topic that nobody knows, and go to no other.
+    let at = cluster.nodes.iter().position(|node| node.id == chosen);
+    wait_dead(&mut cluster, at.unwrap(), &leader);
+    ok(&server, &["cluster", "forget", &leader, "--accept-loss"]);
+    let told = ok(&server, &["salvage", &dir]);
+    assert!(told.starts_with("0 records"), "{told}");
+    assert!(!told.contains(", 0 of deleted topics left"), "{told}");
+    assert_eq!(ok(&server, &["consume", "other"]), "");
 }
