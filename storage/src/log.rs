@@ -268,6 +268,20 @@ impl Log {
         self.0.read(from, max_records, max_bytes).await
     }
 
+    /// As [`Self::read`], but what the disk refuses to read, block by block, counts as damaged: its records
+    /// are skipped, and those beside it are read. For a refusal that has not gone away.
+    ///
+    /// # Errors
+    /// The disk's error when it reads nothing at all: nothing may be lost then.
+    pub async fn read_around(
+        &self,
+        from: Offset,
+        max_records: usize,
+        max_bytes: usize,
+    ) -> Result<ReadBatch, StorageError> {
+        self.0.read_as(from, max_records, max_bytes, true).await
+    }
+
     /// First visible offset whose record has this time or a later one; the high-watermark when there is
     /// none.
     ///

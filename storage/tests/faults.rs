@@ -92,6 +92,48 @@ fn a_failed_write_or_sync_stops_the_log_and_hides_what_it_did_not_confirm() {
 }
 
 #[test]
+fn what_the_disk_refuses_for_good_is_read_around_and_a_disk_that_is_gone_has_lost_nothing() {
+    let dir = Dir::new("fault-around");
+    run(&dir, |root| async move {
+        // The second page of a segment, and later all of it.
+        const BAD: std::ops::Range<u64> = 4096..8192;
+        let armed = fail_when(|op| match op {
+            Op::Read { path, pos, len } if is_segment(path) => {
+                (*pos < BAD.end && pos + *len as u64 > BAD.start).then_some(EIO)
+            }
+            _ => None,
+        });
+        let log = Log::create(&root, copy(1), &options()).await.unwrap();
+        for n in 0..60 {
+            log.append(records(n, 1, 700), None).await.unwrap();
+        }
+        log.close().await.unwrap();
+        let (log, _) = Log::open(&root, copy(1), &options()).await.unwrap();
+        armed.set(true);
+        log.read(Offset(0), 100, 1 << 20).await.unwrap_err();
+        let read = log.read_around(Offset(0), 100, 1 << 20).await.unwrap();
+        let found: Vec<u64> = read.records.iter().map(|(at, _)| at.0).collect();
+        let lost = 60 - found.len() as u64;
+        assert!((1..=12).contains(&lost), "{found:?}");
+        assert_eq!((read.skipped, read.next), (lost, Offset(60)));
+        assert_eq!((found[0], found[found.len() - 1]), (0, 59));
+        for (at, one) in &read.records {
+            assert_eq!(one.to_record(), record(at.0, 700));
+        }
+        // Nothing at all is answered: that says nothing about one block.
+        let armed = fail_when(|op| match op {
+            Op::Read { path, .. } if is_segment(path) => Some(EIO),
+            _ => None,
+        });
+        armed.set(true);
+        log.read_around(Offset(0), 100, 1 << 20).await.unwrap_err();
+        armed.set(false);
+        expect_numbers(&log, 0..60, 700).await;
+        fault::clear();
+    });
+}
+
+#[test]
 fn a_full_disk_is_refused_before_anything_is_written_and_room_brings_appends_back() {
     let dir = Dir::new("fault-full");
     run(&dir, |root| async move {

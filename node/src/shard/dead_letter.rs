@@ -58,11 +58,11 @@ impl Shard {
         spent: &[Offset],
     ) -> Result<(), String> {
         for offset in spent {
-            let batch = partition
-                .log
-                .read(*offset, 1, SALVAGE_BYTES)
-                .await
-                .map_err(|error| error.to_string())?;
+            let batch = partition.read(*offset, 1, SALVAGE_BYTES).await;
+            let batch = batch.map_err(|error| {
+                partition.unread(&error);
+                error.to_string()
+            })?;
             let record: Option<&StoredRecord> = batch
                 .records
                 .first()

@@ -16,7 +16,7 @@ use futures::FutureExt;
 use narad_core::ids::{MonoMs, Offset, PartitionKey, TopicId};
 use narad_core::leases::Run;
 use narad_core::meta::TopicSettings;
-use narad_storage::StorageError;
+use narad_storage::{ReadBatch, StorageError};
 use narad_wire::error::WireFault;
 use std::collections::BTreeSet;
 use std::rc::Rc;
@@ -137,7 +137,7 @@ impl Partition {
             while at < run.to && (bytes < share.max_bytes || delivered.is_empty()) {
                 let count = usize::try_from(run.to.0 - at.0).unwrap_or(usize::MAX);
                 let left = share.max_bytes.saturating_sub(bytes).max(1);
-                let batch = match self.log.read(at, count, left).await {
+                let batch = match self.read(at, count, left).await {
                     Ok(batch) => batch,
                     Err(error) => {
                         self.unread(&error);
@@ -187,14 +187,27 @@ impl Partition {
         }
     }
 
+    /// Reads for consumers: around what the disk has refused for too long.
+    pub(crate) async fn read(
+        &self,
+        at: Offset,
+        count: usize,
+        left: usize,
+    ) -> Result<ReadBatch, StorageError> {
+        let lost = self.unread.borrow().is_lost(mono_ms());
+        if lost {
+            return self.log.read_around(at, count, left).await;
+        }
+        self.log.read(at, count, left).await
+    }
+
     /// Tells of a read that the disk refused.
-    fn unread(&self, error: &StorageError) {
+    pub(crate) fn unread(&self, error: &StorageError) {
         self.ctx.metrics.failed_reads.inc();
         let cause = error.to_string();
         // Once a cause, not once a try.
-        if self.unread.borrow().as_ref() != Some(&cause) {
-            tracing::error!(copy = %self.copy, %error, "records cannot be read; the others are delivered, these are tried again every second");
-            self.unread.replace(Some(cause));
+        if self.unread.borrow_mut().refused(mono_ms(), &cause) {
+            tracing::error!(copy = %self.copy, %error, "records cannot be read; the others are delivered, these are tried every second for a minute and then passed over");
         }
     }
 

@@ -73,6 +73,11 @@ pub(crate) const FLIP_WAIT_MS: u64 = 5_000;
 pub(crate) const OPENS_AT_ONCE: usize = 8;
 /// Pause before an open, a salvage, a reclaim or a read for consumers that failed is tried again, in ms.
 pub(crate) const RECONCILE_RETRY_MS: u64 = 1_000;
+/// Refused reads of a partition with no longer a pause between them, in ms, are one matter: several tries.
+pub(crate) const READ_LULL_MS: u64 = 10 * RECONCILE_RETRY_MS;
+/// How long a read that the disk refuses is tried, in ms, before its records are passed over as damaged: sixty
+/// tries, longer than a controller's reset or the change of a path takes.
+pub(crate) const READ_PATIENCE_MS: u64 = 60 * RECONCILE_RETRY_MS;
 /// Interval at which everything is compared with the metadata even when nothing changed, in ms: a
 /// safety net, every change wakes the loop by itself.
 pub(crate) const RECONCILE_TICK_MS: u64 = 2_000;

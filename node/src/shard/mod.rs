@@ -33,6 +33,7 @@ pub(crate) mod shard;
 pub(crate) mod task;
 mod ticks;
 mod times;
+mod unread;
 mod unwritten;
 mod upkeep;
 mod wals;

@@ -12,6 +12,7 @@ use crate::shard::faults;
 use crate::shard::rate::RateMeter;
 use crate::shard::reconcile::Due;
 use crate::shard::session::Sessions;
+use crate::shard::unread::Unread;
 use crate::shard::unwritten::Unwritten;
 use narad_core::dispatch::is_new;
 use narad_core::ids::{CopyId, Offset, Origin, PartitionKey, RaftIndex, WalId, WalSeq, WallMs};
@@ -57,8 +58,8 @@ pub(crate) struct Partition {
     pub(crate) marked: Cell<bool>,
     /// Set once, when this copy is not served any more.
     pub(crate) stopped: RefCell<Option<StopReason>>,
-    /// Why records could not be read, the last time that it was told.
-    pub(crate) unread: RefCell<Option<String>>,
+    /// What the disk refuses to read.
+    pub(crate) unread: RefCell<Unread>,
     /// Group commits that the metrics know of.
     told_commits: Cell<u64>,
     fed: Cell<RaftIndex>,

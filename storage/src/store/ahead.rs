@@ -5,6 +5,7 @@
 //! ahead is bounded by [`READ_WINDOW_BYTES`], and what all readers of an executor have by
 //! [`EXECUTOR_READ_AHEAD_BYTES`].
 
+use super::around;
 use crate::disk::{self, DiskFile};
 use crate::error::StorageError;
 use crate::format::batch::{Batch, StoredRecord};
@@ -27,7 +28,7 @@ use std::sync::Arc;
 struct Piece {
     at: u64,
     read: glommio::Task<Result<ReadResult, StorageError>>,
-    _bytes: Ahead,
+    bytes: Ahead,
 }
 
 thread_local! {
@@ -91,13 +92,14 @@ impl Stash {
     }
 
     /// Takes the next piece of the file, whose durable length is `len` and whose records end at `end`,
-    /// and decodes it. Returns how many bytes were read.
+    /// and decodes it; what the disk refuses of it is left out where `around` says so. Returns how many
+    /// bytes were read.
     pub(crate) async fn advance(
         &mut self,
         file: &Rc<DiskFile>,
-        len: u64,
-        end: Offset,
+        (len, end): (u64, Offset),
         largest: u64,
+        around: bool,
     ) -> Result<usize, StorageError> {
         let at = self.pos + self.partial.len() as u64;
         let goes_on = self.window > 0;
@@ -109,11 +111,19 @@ impl Stash {
             return Ok(0);
         };
         let begin = piece.at;
-        let bytes = match piece.read.await {
-            Ok(bytes) => bytes,
+        let (read, blocks);
+        let bytes: &[u8] = match piece.read.await {
+            Ok(whole) => {
+                read = whole;
+                &read
+            }
             Err(error) => {
                 self.pieces.clear();
-                return Err(error);
+                if !around {
+                    return Err(error);
+                }
+                blocks = around::read_blocks(file, begin, piece.bytes.0, error).await?;
+                &blocks
             }
         };
         let upto = bytes.len().min((len - begin) as usize);
@@ -158,7 +168,7 @@ impl Stash {
             self.pieces.push_back(Piece {
                 at: pos,
                 read: glommio::spawn_local(async move { file.read(pos, want as usize).await }),
-                _bytes: Ahead::new(want),
+                bytes: Ahead::new(want),
             });
             self.requested += want;
         }

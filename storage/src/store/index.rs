@@ -136,6 +136,8 @@ impl Store {
         };
         let index = &state.segments[i].index;
         match index.partition_point(|p| p.base <= offset) {
+            // Where the index is not whole, frames may stand in front of its first.
+            0 if state.segments[i].unindexed > 0 => 0,
             0 => index.first().map_or(0, |p| p.pos),
             n => index[n - 1].pos,
         }

@@ -5,6 +5,7 @@
 
 pub(crate) mod ahead;
 pub(crate) mod append;
+mod around;
 pub(crate) mod cache;
 pub(crate) mod fill;
 pub(crate) mod group;

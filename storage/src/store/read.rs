@@ -1,7 +1,8 @@
 //! Reading records below the high-watermark: from memory at the tail, else in large pieces from disk.
 //!
 //! What this file keeps true: nothing at or above the high-watermark is returned; every frame from the
-//! disk is checked before its records are; damaged records are skipped and counted, never returned.
+//! disk is checked before its records are; damaged records are skipped and counted, never returned; what the
+//! disk refuses to read counts as damaged only where the caller says so.
 
 use super::ahead::Stash;
 use super::state::Store;
@@ -23,6 +24,8 @@ pub struct ReadBatch {
 }
 
 struct Want {
+    /// What the disk refuses is passed over.
+    around: bool,
     records: usize,
     bytes: usize,
     hwm: Offset,
@@ -56,12 +59,24 @@ impl Store {
         max_records: usize,
         max_bytes: usize,
     ) -> Result<ReadBatch, StorageError> {
+        self.read_as(from, max_records, max_bytes, false).await
+    }
+
+    /// As [`Self::read`]; `around`: see [`crate::Log::read_around`].
+    pub(crate) async fn read_as(
+        &self,
+        from: Offset,
+        max_records: usize,
+        max_bytes: usize,
+        around: bool,
+    ) -> Result<ReadBatch, StorageError> {
         let mut batch = ReadBatch::default();
         let mut want = {
             let state = self.state.borrow();
             batch.next = from.max(state.start);
             batch.skipped = batch.next.0 - from.0;
             Want {
+                around,
                 records: max_records,
                 bytes: max_bytes.max(1),
                 hwm: state.hwm(),
@@ -125,7 +140,11 @@ impl Store {
         let mut stash = match self.take_stash(id, batch.next) {
             Some(stash) => stash,
             None => {
-                self.ensure_index(id).await?;
+                match self.ensure_index(id).await {
+                    // From further in front, then: the index is to be had from the refused part only.
+                    Err(error) if !want.around => return Err(error),
+                    Err(_) | Ok(()) => {}
+                }
                 let pos = self.locate(id, batch.next);
                 Stash::new(id, self.ident(id).seed(), batch.next, pos)
             }
@@ -154,7 +173,8 @@ impl Store {
                 return Ok(());
             };
             let largest = self.options.io_chunk_bytes as u64;
-            let read = stash.advance(&file, len, end, largest).await?;
+            let advance = stash.advance(&file, (len, end), largest, want.around);
+            let read = advance.await?;
             let mut state = self.state.borrow_mut();
             state.work.reads += 1;
             state.work.read_bytes += read as u64;
