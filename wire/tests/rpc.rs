@@ -9,6 +9,7 @@ use common::{Cluster, Mood, run};
 use narad_core::ids::{NodeId, NodeIncarnation};
 use narad_wire::convert::check;
 use narad_wire::error::{ErrorCode, WireError};
+use narad_wire::limits::{BATCH_MAX_BYTES, CALL_LIMIT_WORDS};
 use narad_wire::pool::{NodePool, PeerPool, PoolOptions};
 use narad_wire::rpc::{self, Door};
 use narad_wire::runtime::Glommio;
@@ -75,12 +76,20 @@ fn megabytes_through_one_connection_do_not_end_it() {
             });
             assert_eq!(echoed.await.unwrap(), body.len());
         }
-        // One message of more than that as well.
-        let mut request = peer.raft_request();
-        request.get().set_body(&vec![1; 80 << 20]);
-        let echoed = rpc::call(DEADLINE, request.send(), |r| Ok(r.get_body()?.len()));
-        assert_eq!(echoed.await.unwrap(), 80 << 20);
+        // One message of several of the largest batches as well: what is too large is refused in words.
+        let echo = |peer: &narad_schema::peer_capnp::peer::Client, bytes: usize| {
+            let mut request = peer.raft_request();
+            request.get().set_body(&vec![1; bytes]);
+            rpc::call(DEADLINE, request.send(), |r| Ok(r.get_body()?.len()))
+        };
+        let several = 6 * BATCH_MAX_BYTES;
+        assert_eq!(echo(&peer, several).await.unwrap(), several);
         assert_eq!(cluster.connections.get(), 1);
+        // One that is longer than that is not taken in to be called so; others are still served.
+        echo(&peer, CALL_LIMIT_WORDS * 8).await.unwrap_err();
+        let node = rpc::connect(&cluster.addr(0), DEADLINE).await.unwrap();
+        let answer = rpc::call(DEADLINE, node.info_request().send(), |_| Ok(()));
+        answer.await.unwrap();
     });
 }
 
