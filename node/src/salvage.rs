@@ -9,7 +9,7 @@
 use crate::data_dir::DataDir;
 use crate::limits::{SALVAGE_GIVE_UP_MS, SALVAGE_PAUSE_MS};
 use crate::shard::limits::{SALVAGE_BYTES, SALVAGE_RECORDS};
-use narad_core::ids::{NodeId, Offset, PartitionIndex, TopicId, WalSeq};
+use narad_core::ids::{NodeId, Offset, PartitionIndex, TopicId, WalSeq, WallMs};
 use narad_storage::{Log, Options, StorageError, Wal, WalEntry, WalOptions, layout};
 use narad_wire::client::{Client, ClientOptions, Record};
 use narad_wire::error::{ErrorCode, WireError, WireFault};
@@ -323,15 +323,25 @@ async fn pause(until: Instant, error: WireError) -> Result<(), SalvageError> {
     Ok(())
 }
 
-/// Keeps what was not taken; the first reason why.
+/// Keeps what was not taken; the first reason why. What was refused for its time comes again without one.
 fn keep_untaken<T>(
     records: &mut Vec<Record>,
     outcomes: Vec<Result<T, WireFault>>,
 ) -> Option<WireFault> {
-    let mut first = None;
+    let (mut first, mut anew) = (None, None);
     let mut outcomes = outcomes.into_iter();
-    records.retain(|_| match outcomes.next() {
+    records.retain_mut(|record| match outcomes.next() {
         Some(Ok(_)) => false,
+        Some(Err(fault)) if fault.code == ErrorCode::Invalid && record.time.0 != 0 => {
+            // Older than the topic keeps records, or from a clock that was wrong: it was acknowledged all the
+            // same, so it begins anew where it arrives.
+            record.time = WallMs(0);
+            anew.get_or_insert(WireFault {
+                code: ErrorCode::Unavailable,
+                ..fault
+            });
+            true
+        }
         Some(Err(fault)) => {
             first.get_or_insert(fault);
             true
@@ -341,7 +351,7 @@ fn keep_untaken<T>(
     if records.is_empty() {
         return None;
     }
-    Some(first.unwrap_or_else(|| {
+    Some(first.or(anew).unwrap_or_else(|| {
         WireFault::new(
             ErrorCode::Internal,
             "the node left records without an outcome",
@@ -374,7 +384,7 @@ mod tests {
     #[test]
     fn what_was_not_taken_is_kept_in_order_with_the_first_reason() {
         let record = |n: u8| Record {
-            time: narad_core::ids::WallMs(1),
+            time: WallMs(1),
             key: None,
             value: vec![n],
         };
@@ -388,5 +398,22 @@ mod tests {
         assert!(keep_untaken(&mut records, vec![Ok(())]).is_some());
         assert_eq!(records, [record(3)]);
         assert!(keep_untaken(&mut records, vec![Ok(())]).is_none());
+    }
+
+    #[test]
+    fn a_record_that_is_too_old_for_its_topic_is_handed_over_as_a_new_one() {
+        let mut records = vec![Record {
+            time: WallMs(1),
+            ..Record::new("kept")
+        }];
+        let refused = || vec![Err::<(), _>(WireFault::new(ErrorCode::Invalid, "past"))];
+        let reason = keep_untaken(&mut records, refused()).expect("once more");
+        assert_eq!(
+            (reason.code, records[0].time),
+            (ErrorCode::Unavailable, WallMs(0))
+        );
+        // Without a time it was refused for something else, which no repetition mends.
+        let reason = keep_untaken(&mut records, refused()).expect("for good");
+        assert_eq!(reason.code, ErrorCode::Invalid);
     }
 }
