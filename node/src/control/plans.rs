@@ -12,7 +12,7 @@ use narad_core::planner::{
     DrainHold, Plan, PlanNote, PlannedMove, drain_blocks, drain_status, manual_target_dead,
 };
 use narad_wire::client::{PlanStepView, PlanView};
-use narad_wire::error::{ErrorCode, WireFault};
+use narad_wire::error::{ErrorCode, WireError, WireFault};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -26,6 +26,14 @@ pub(super) fn no_leader() -> WireFault {
         "try again in a moment; narad cluster members shows whether a majority of the voters runs",
     )
     .retry_after_ms(500)
+}
+
+/// Why the leader gave no plan: what it said, or that it cannot be reached.
+pub(super) fn unanswered(error: WireError) -> WireFault {
+    match error {
+        WireError::Fault(_) | WireError::Protocol { .. } => error.into_fault(),
+        unreached => no_leader().detail(unreached.to_string()),
+    }
 }
 
 impl Core {

@@ -138,12 +138,11 @@ impl Core {
             self.known(node).await?;
         }
         if let Some((addr, _forwarded)) = self.whom_to_ask() {
-            return self
-                .call_plan(&addr, draining.as_ref())
-                .await
-                .map_err(narad_wire::error::WireError::into_fault);
+            let asked = self.call_plan(&addr, draining.as_ref()).await;
+            return asked.map_err(plans::unanswered);
         }
-        if !self.leads() {
+        // One that was cut off may take itself for the leader still.
+        if !self.leads() || self.raft.read_barrier().await.is_err() {
             return Err(plans::no_leader());
         }
         Ok(match &draining {

@@ -34,6 +34,16 @@ fn a_dead_node_says_what_holds_it_and_leaves_when_it_is_back() {
         "{refused}"
     );
     wait_consumed(&server, "t", &lines);
+    // Without a majority nobody is told of the disks, and no plan is made up of nothing.
+    let alone = cluster.nodes[at].id.clone();
+    let others = cluster.nodes.iter_mut().filter(|node| node.id != alone);
+    others
+        .filter_map(|node| node.runs().then_some(node))
+        .for_each(|node| node.kill());
+    wait_for("no plan without a leader", || {
+        let (status, body) = cluster.nodes[at].http("GET", "/v1/cluster/plan")?;
+        (status == 503 && body.contains("no leader can be asked")).then_some(())
+    });
 }
 
 #[test]

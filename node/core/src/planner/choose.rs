@@ -92,6 +92,10 @@ impl Shares {
         view.load[node].saturating_sub(most)
     }
 
+    fn looked(&self, looks: usize) {
+        self.looks.set(self.looks.get().saturating_add(looks));
+    }
+
     /// `node` has got one more.
     fn filled(&mut self, view: &View<'_>, node: usize) {
         if view.load[node] == self.floor + 1 && self.spare > 0 && !self.keeps[node] {
@@ -255,8 +259,7 @@ fn best(view: &View<'_>, shares: &Shares, sources: &[usize]) -> Option<(Place, u
     for source in sources {
         let items = &view.movable[*source];
         let places = candidates(items, everywhere);
-        let looks = places.len().saturating_mul(targets.len());
-        shares.looks.set(shares.looks.get().saturating_add(looks));
+        shares.looked(places.len().saturating_mul(targets.len()));
         for place in places {
             let item = &items[place];
             let options: Vec<usize> = targets
@@ -304,7 +307,9 @@ fn give_way(
     source: usize,
     within: bool,
 ) -> bool {
-    for place in 0..view.movable[source].len().min(GIVE_WAY_MAX) {
+    let places = view.movable[source].len().min(GIVE_WAY_MAX);
+    shares.looked(places.saturating_mul(steps.len()));
+    for place in 0..places {
         let item = &view.movable[source][place];
         let found = steps.iter().enumerate().find_map(|(at, step)| {
             if !view.fits_without(item, step.target, step.item.bytes) {
@@ -338,6 +343,10 @@ fn overfill(
     source: usize,
 ) -> bool {
     let looked: &View<'_> = view;
+    let pairs = looked.movable[source]
+        .len()
+        .saturating_mul(looked.nodes.len());
+    shares.looked(pairs);
     let items = looked.movable[source].iter().enumerate();
     let found = items.flat_map(|(place, item)| {
         let fits = (0..looked.nodes.len()).filter(move |target| looked.fits(item, *target));
