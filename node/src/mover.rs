@@ -4,7 +4,7 @@
 //! copy whose flip is not known (rule R3) is resolved before anything else of its partition; no
 //! move begins before this start has been confirmed by a barrier.
 
-mod background;
+mod courtesy;
 mod history;
 mod interrupt;
 mod janitor;
@@ -19,7 +19,7 @@ mod work;
 
 use crate::context::NodeContext;
 use crate::messages::MoverRequest;
-use background::Background;
+use courtesy::Courtesy;
 use futures::future::{Either, select};
 use history::History;
 use narad_core::ids::PartitionKey;
@@ -55,7 +55,7 @@ pub(crate) struct Mover {
     options: Options,
     pool: PeerPool,
     throttle: Throttle,
-    background: Rc<Background>,
+    courtesy: Rc<Courtesy>,
     /// Turns to be handed over.
     turns: Arc<Semaphore>,
     running: RefCell<BTreeMap<PartitionKey, Rc<Running>>>,
@@ -87,7 +87,7 @@ pub async fn run(
         root,
         options,
         throttle: Throttle::new(ctx.pace.clone()),
-        background: Rc::new(Background::new(ctx.pace.clone())),
+        courtesy: Rc::new(Courtesy::new(ctx.pace.clone())),
         turns: Arc::new(Semaphore::new(limits::HANDOVERS)),
         running: RefCell::default(),
         history: RefCell::default(),

@@ -76,8 +76,8 @@ pub struct Pace {
     pub limit_bytes_per_s: AtomicU64,
     /// Bytes of all copies into this node that may be under way to its disk; 0: not decided yet.
     pub under_way_bytes: AtomicU64,
-    /// Threads that copy stand back for all others, except for a frozen partition.
-    pub background: AtomicBool,
+    /// Threads that copy let others have the processor first, except for a frozen partition.
+    pub gives_way: AtomicBool,
 }
 
 #[cfg(test)]

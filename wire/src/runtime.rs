@@ -15,7 +15,7 @@ mod slices;
 
 pub use glommio_runtime::Glommio;
 pub(crate) use glommio_runtime::tune;
-pub use slices::{SHORT_SLICE_US, set_background, short_slices};
+pub use slices::{SHORT_SLICE_US, give_way, short_slices};
 
 /// An executor, as this crate uses it. Implementations are handles: cheap to clone, used from the
 /// thread of their executor only.

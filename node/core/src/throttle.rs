@@ -9,9 +9,9 @@
 //! they are what a foreground's sync waits behind, and a short queue costs a copy little. The rate comes second,
 //! when the shortest queue is not enough.
 //!
-//! Besides, while somebody may be disturbed, the threads that copy take a processor only when nobody else wants
-//! it. Where others want all of them all the time that would stop a copy, so it is given up for a while when
-//! copies get far less than they are allowed.
+//! Besides, while somebody may be disturbed, the threads that copy let others have the processor first before each
+//! chunk. Where others want all of them all the time that could hold a copy up, so it is given up for a while
+//! when copies get far less than they are allowed.
 
 use alloc::collections::VecDeque;
 
@@ -44,7 +44,7 @@ const PROBE_WINDOWS: u32 = 2;
 /// Windows of held-down copies after which that is learned anew, because a place may come to give less: rare
 /// enough that what the foreground bears meanwhile is not in its p99.
 const PROBE_EVERY_WINDOWS: u32 = 240;
-/// Windows in which copies in the background get less than a quarter of their floor until they leave it.
+/// Windows in which copies that give way get less than a quarter of their floor until they stop doing so.
 const STARVED_WINDOWS: u32 = 4;
 /// Windows for which they then compete as everybody does: ten times as long, so that a move on a busy machine goes
 /// on for most of the time.
@@ -95,8 +95,8 @@ pub struct Limits {
     pub bytes_per_s: Option<u64>,
     /// Bytes of all copies into a node under way to its disk, and of all copies out of it being read.
     pub under_way_bytes: u64,
-    /// Threads that copy, other than for a frozen partition, take a processor only when nobody else wants it.
-    pub background: bool,
+    /// Threads that copy, other than for a frozen partition, let others have the processor first.
+    pub gives_way: bool,
 }
 
 impl Limits {
@@ -104,7 +104,7 @@ impl Limits {
     pub const NONE: Self = Self {
         bytes_per_s: None,
         under_way_bytes: UNDER_WAY_MOST_BYTES,
-        background: false,
+        gives_way: false,
     };
 }
 
@@ -131,9 +131,9 @@ pub struct Adaptive {
     listening: u32,
     /// The limit of the latest copies, and the windows since.
     bore: Option<(u64, u32)>,
-    /// Windows in which copies in the background hardly got anything.
+    /// Windows in which copies that gave way hardly got anything.
     starved: u32,
-    /// Windows for which copies stay out of the background.
+    /// Windows for which copies do not give way.
     insisting: u32,
 }
 
@@ -169,12 +169,12 @@ impl Adaptive {
         Limits {
             bytes_per_s,
             under_way_bytes: self.under_way,
-            background: self.background(window),
+            gives_way: self.gives_way(window),
         }
     }
 
-    /// Whether the threads that copy stand back in the next window.
-    fn background(&mut self, window: Window) -> bool {
+    /// Whether the threads that copy let others have the processor first in the next window.
+    fn gives_way(&mut self, window: Window) -> bool {
         if self.insisting > 0 {
             self.insisting -= 1;
             return self.insisting == 0 && window.samples >= SAMPLES_MIN;

@@ -102,8 +102,8 @@ fn apply(core: &Core, bulk: &BulkServer, limits: Limits) {
     pace.under_way_bytes
         .store(limits.under_way_bytes, Ordering::Relaxed);
     bulk.set_reading_bytes(limits.under_way_bytes);
-    pace.background.store(limits.background, Ordering::Relaxed);
-    bulk.set_background(limits.background);
+    pace.gives_way.store(limits.gives_way, Ordering::Relaxed);
+    bulk.set_gives_way(limits.gives_way);
     let limit = limits.bytes_per_s.unwrap_or(0);
     if pace.limit_bytes_per_s.swap(limit, Ordering::Relaxed) != limit {
         bulk.set_rate_bytes_per_s(limit);

@@ -4,7 +4,7 @@
 //! before a failure stays, and what was staged a moment ago survives a crash, without a pause for it;
 //! memory is bounded by the writes in flight; only an unfrozen copy waits for the rate limit.
 
-use super::background::Background;
+use super::courtesy::Courtesy;
 use super::interrupt::Interrupt;
 use super::limits::{AHEAD, CHECKPOINT_MS, CHUNK_BYTES, RANGE_BYTES, RENEW_MS, STREAMS};
 use super::source::{NotMember, Source};
@@ -51,7 +51,7 @@ pub(super) struct Receive<'a> {
     pub(super) move_id: MoveId,
     pub(super) token: u64,
     pub(super) throttle: Option<&'a Throttle>,
-    pub(super) background: &'a Background,
+    pub(super) courtesy: &'a Courtesy,
     /// The frozen source, whose freeze is renewed as bytes arrive.
     pub(super) renew: Option<(&'a Source, HandoffId)>,
     pub(super) interrupt: &'a Interrupt,
@@ -174,7 +174,7 @@ impl Receive<'_> {
         let mut at = piece.from;
         let end = piece.from + piece.len;
         while at < end {
-            self.background.look();
+            self.courtesy.look();
             let most = self.throttle.map_or(CHUNK_BYTES, Throttle::chunk_bytes);
             let want = usize::try_from(end - at).map_or(most, |left| left.min(most));
             let mut buffer = staging.buffer(want);

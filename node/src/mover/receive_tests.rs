@@ -190,7 +190,7 @@ impl Target {
             move_id: MOVE,
             token: TOKEN,
             throttle,
-            background: &Background::new(Arc::default()),
+            courtesy: &Courtesy::new(Arc::default()),
             renew: None,
             interrupt: &self.interrupt,
             live_bytes: &self.live,

@@ -7,7 +7,7 @@
 mod staged;
 
 use super::Mover;
-use super::background::Hurry;
+use super::courtesy::Hurry;
 use super::history::{Copied, Freeze, us_since};
 use super::interrupt::Interrupt;
 use super::source::Source;
@@ -82,7 +82,7 @@ impl Work {
         };
         Self {
             turn: Turn::new(mover.turns.clone()),
-            hurry: Hurry::new(mover.background.clone()),
+            hurry: Hurry::new(mover.courtesy.clone()),
             mover,
             key,
             move_id,

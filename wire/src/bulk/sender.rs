@@ -5,7 +5,6 @@
 //! holds bytes is never used again.
 
 use crate::limits;
-use crate::runtime::set_background;
 use nix::fcntl::{FcntlArg, OFlag, SpliceFFlags, fcntl, splice};
 use std::fs::File;
 use std::io::{self, Write};
@@ -160,28 +159,6 @@ impl Drop for AlignedBuf {
 // SAFETY: the buffer owns its memory and hands it out through `&mut self` only.
 unsafe impl Send for AlignedBuf {}
 
-/// How the processor is asked for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Class {
-    /// As everybody does.
-    Normal,
-    /// Only when nobody else wants it.
-    Background,
-}
-
-impl Class {
-    /// Runs a system call in this class. Nothing that takes a lock: whoever waits for it would stand back as well.
-    fn run<T>(self, call: impl FnOnce() -> T) -> T {
-        if self == Self::Normal {
-            return call();
-        }
-        set_background(true);
-        let result = call();
-        set_background(false);
-        result
-    }
-}
-
 /// Bytes of a file that are sent at once.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Piece {
@@ -191,7 +168,6 @@ pub(super) struct Piece {
     pub(super) len: usize,
     /// Others follow.
     pub(super) more: bool,
-    pub(super) class: Class,
 }
 
 /// What one stream sends through.
@@ -234,15 +210,13 @@ impl Sender {
             Self::Pread(buf) => {
                 let bytes = &mut buf.bytes()[..piece.len];
                 let held = turn();
-                let read = || retry(|| file.read_at(bytes, piece.from));
-                let got = piece.class.run(read).map_err(SendError::Read)?;
+                let got = retry(|| file.read_at(bytes, piece.from)).map_err(SendError::Read)?;
                 drop(held);
                 if got == 0 {
                     return Err(SendError::Read(io::ErrorKind::UnexpectedEof.into()));
                 }
                 let mut out = socket;
-                let sent = piece.class.run(|| out.write_all(&bytes[..got]));
-                sent.map_err(SendError::Socket)?;
+                out.write_all(&bytes[..got]).map_err(SendError::Socket)?;
                 Ok(got)
             }
         }
@@ -287,10 +261,9 @@ fn splice_chunk<T>(
     let flags = SpliceFFlags::SPLICE_F_MOVE;
     let held = turn();
     let (from, to) = (file.as_fd(), pipe.write.as_fd());
-    let mut read = || Ok(splice(from, Some(&mut offset), to, None, piece.len, flags)?);
-    let got = piece.class.run(|| retry(&mut read));
+    let got = retry(|| Ok(splice(from, Some(&mut offset), to, None, piece.len, flags)?))
+        .map_err(SendError::Read)?;
     drop(held);
-    let got = got.map_err(SendError::Read)?;
     if got == 0 {
         return Err(SendError::Read(io::ErrorKind::UnexpectedEof.into()));
     }
@@ -302,8 +275,8 @@ fn splice_chunk<T>(
     let mut left = got;
     while left > 0 {
         let (from, to) = (pipe.read.as_fd(), socket.as_fd());
-        let send = || Ok(splice(from, None, to, None, left, flags)?);
-        let sent = piece.class.run(|| retry(send)).map_err(SendError::Socket)?;
+        let sent = retry(|| Ok(splice(from, None, to, None, left, flags)?));
+        let sent = sent.map_err(SendError::Socket)?;
         if sent == 0 {
             return Err(SendError::Socket(io::ErrorKind::WriteZero.into()));
         }
@@ -332,7 +305,6 @@ pub(super) fn probe(dir: &Path, pipes: &PipePool) -> io::Result<()> {
                 from,
                 len: 4096,
                 more,
-                class: Class::Normal,
             };
             splice_chunk(&pipe, &file, piece, &out, || ())
                 .map_err(|error| io::Error::other(error.to_string()))?;

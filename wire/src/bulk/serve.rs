@@ -5,9 +5,10 @@
 //! each chunk, so a closed session stops a range under way.
 
 use super::header::{BulkStatus, HeaderError, REQUEST_BYTES, RangeRequest, Response};
-use super::sender::{Class, Piece, SendError, Sender, open_direct};
+use super::sender::{Piece, SendError, Sender, open_direct};
 use super::server::Shared;
 use crate::limits;
+use crate::runtime::give_way;
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
@@ -216,16 +217,13 @@ fn send_range(
         }
         let more = chunk < left;
         let turn = || (!request.drain).then(|| shared.reading(chunk));
-        let class = if request.drain {
-            Class::Normal
-        } else {
-            shared.class()
-        };
+        if !request.drain && shared.gives_way() {
+            give_way();
+        }
         let piece = Piece {
             from: request.from + sent,
             len: chunk,
             more,
-            class,
         };
         let n = sender.send(file, piece, stream, turn).map_err(|error| {
             if matches!(error, SendError::Read(_)) {

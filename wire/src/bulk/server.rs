@@ -6,7 +6,7 @@
 
 use super::pacer::Pacer;
 use super::reads::{ReadGate, Reading};
-use super::sender::{Class, CopyPath, PipePool, probe};
+use super::sender::{CopyPath, PipePool, probe};
 use super::serve::{refuse_busy, serve};
 use super::session::SessionTable;
 use crate::limits;
@@ -77,7 +77,7 @@ pub(super) struct Shared {
     stopping: AtomicBool,
     pacer: Pacer,
     reads: ReadGate,
-    background: AtomicBool,
+    gives_way: AtomicBool,
     streams: Mutex<Streams>,
     max_streams: usize,
     cpus: CpuSet,
@@ -113,13 +113,9 @@ impl Shared {
         self.reads.enter(len, &self.stopping)
     }
 
-    /// How the chunk that comes next is carried.
-    pub(super) fn class(&self) -> Class {
-        if self.background.load(Ordering::Relaxed) {
-            Class::Background
-        } else {
-            Class::Normal
-        }
+    /// Whether streams let others have the processor first.
+    pub(super) fn gives_way(&self) -> bool {
+        self.gives_way.load(Ordering::Relaxed)
     }
 
     fn streams(&self) -> MutexGuard<'_, Streams> {
@@ -165,7 +161,7 @@ impl BulkServer {
             stopping: AtomicBool::new(false),
             pacer: Pacer::default(),
             reads: ReadGate::default(),
-            background: AtomicBool::new(false),
+            gives_way: AtomicBool::new(false),
             streams: Mutex::default(),
             max_streams: options.max_streams.clamp(1, limits::BULK_MAX_STREAMS),
             cpus,
@@ -213,10 +209,9 @@ impl BulkServer {
         self.shared.reads.set(most_bytes);
     }
 
-    /// Whether bytes that are no drain's are read and sent only when nobody else wants the processor, from the
-    /// next chunk on.
-    pub fn set_background(&self, background: bool) {
-        self.shared.background.store(background, Ordering::Relaxed);
+    /// Whether streams let other threads have the processor first before each chunk that is no drain's.
+    pub fn set_gives_way(&self, gives_way: bool) {
+        self.shared.gives_way.store(gives_way, Ordering::Relaxed);
     }
 
     /// Ends every stream and waits for the threads.

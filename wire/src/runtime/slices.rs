@@ -1,8 +1,9 @@
-//! Who gets the processor: short time slices for threads that somebody waits for, the background for those that copy.
+//! Who gets the processor first: short time slices for threads that somebody waits for; those that copy give way.
 //!
-//! What this file keeps true: nothing fails where something cannot be had, no privileges are needed, and real-time
-//! threads are left alone; what a thread had before the background it gets back after it, except for the length of
-//! its slice.
+//! What this file keeps true: only the length of a slice changes, and nothing fails where it cannot: the policy and
+//! the priority of a thread stay what whoever started the process has given it. (A thread without privileges that
+//! has gone into the class for idle time does not get out of it again, and the kernel's own threads for its requests
+//! would stay there as well, so that class is used for nothing here.)
 //!
 //! A thread that copies computes for milliseconds at a time. Where it shares a processor with one that serves
 //! calls, a call would wait for the end of its slice (3 ms by default). A thread that has asked for a short slice gets
@@ -10,7 +11,6 @@
 //! processors of their own nothing changes.
 
 use nix::libc::{self, SYS_sched_getattr, SYS_sched_setattr, sched_attr};
-use std::cell::Cell;
 use std::io;
 
 /// Slice that is asked for, in µs: what a call takes a few times over; the scheduler's least is 100.
@@ -24,40 +24,11 @@ pub fn short_slices() {
     }
 }
 
-thread_local! {
-    /// Policy and nice value before the background, for a thread that is in it.
-    static BEFORE: Cell<Option<(u32, i32)>> = const { Cell::new(None) };
-}
-
-/// Puts the calling thread into the background, or takes it out: there it gets a processor only when no thread of
-/// another class wants it, and gives it up as soon as one does (`SCHED_IDLE` in sched(7)). Long system calls are not cut
-/// short on kernels without preemption. Costs nothing where the thread is there already.
-pub fn set_background(background: bool) {
-    let inside = BEFORE.get().is_some();
-    if background == inside {
-        return;
-    }
-    if let Err(error) = change(background) {
-        tracing::debug!(%error, background, "a thread's scheduling class stays as it is");
-    }
-}
-
-fn change(background: bool) -> io::Result<()> {
-    let mut attr = current()?;
-    if background {
-        if !normal(&attr) {
-            return Ok(());
-        }
-        let before = (attr.sched_policy, attr.sched_nice);
-        attr.sched_policy = libc::SCHED_IDLE as u32;
-        set(&mut attr)?;
-        BEFORE.set(Some(before));
-    } else if let Some((policy, nice)) = BEFORE.get() {
-        (attr.sched_policy, attr.sched_nice) = (policy, nice);
-        set(&mut attr)?;
-        BEFORE.set(None);
-    }
-    Ok(())
+/// Lets another thread that waits for this processor have it first; returns at once when none does. For threads that copy,
+/// between two pieces: the scheduler would let them compute to the end of their slice.
+pub fn give_way() {
+    // It cannot fail on Linux, and there would be nothing to do about it.
+    std::thread::yield_now();
 }
 
 fn normal(attr: &sched_attr) -> bool {
@@ -117,25 +88,6 @@ mod tests {
             // A kernel that knows no such slice says none, before and after.
             let granted = after.sched_runtime == SHORT_SLICE_US * 1_000;
             assert!(granted || after.sched_runtime == before.sched_runtime);
-        })
-        .join()
-        .unwrap();
-    }
-
-    #[test]
-    fn a_thread_comes_out_of_the_background_as_it_went_in() {
-        std::thread::spawn(|| {
-            let before = current().unwrap();
-            set_background(false);
-            for _ in 0..2 {
-                set_background(true);
-                set_background(true);
-                assert_eq!(current().unwrap().sched_policy, libc::SCHED_IDLE as u32);
-                set_background(false);
-                let after = current().unwrap();
-                assert_eq!(after.sched_policy, before.sched_policy);
-                assert_eq!(after.sched_nice, before.sched_nice);
-            }
         })
         .join()
         .unwrap();

@@ -146,7 +146,7 @@ fn the_queue_is_short_while_there_is_somebody_to_disturb() {
         machine.step(window(1_000, 400 * MB));
     }
     let everything = Limits {
-        background: true,
+        gives_way: true,
         ..Limits::NONE
     };
     assert_eq!(machine.step(window(1_000, 400 * MB)), everything);
@@ -188,38 +188,38 @@ fn what_copies_can_reach_is_learned_anew_now_and_then() {
 }
 
 #[test]
-fn copies_stand_back_while_somebody_may_be_disturbed_and_only_then() {
+fn copies_give_way_while_somebody_may_be_disturbed_and_only_then() {
     let mut machine = Adaptive::default();
-    assert!(!machine.step(Window::default()).background);
+    assert!(!machine.step(Window::default()).gives_way);
     let mut machine = rested();
     assert!(
-        machine.step(window(1_000, 0)).background,
+        machine.step(window(1_000, 0)).gives_way,
         "the next one begins so"
     );
     // What the most is, is learned from copies that compete.
     let steps: Vec<bool> = (0..4)
-        .map(|_| machine.step(window(1_000, 400 * MB)).background)
+        .map(|_| machine.step(window(1_000, 400 * MB)).gives_way)
         .collect();
     assert_eq!(steps, [false, true, true, true]);
     let alone = Window {
         samples: SAMPLES_MIN - 1,
         ..window(1_000, 400 * MB)
     };
-    assert!(!machine.step(alone).background);
-    assert!(machine.step(window(1_000, 400 * MB)).background);
+    assert!(!machine.step(alone).gives_way);
+    assert!(machine.step(window(1_000, 400 * MB)).gives_way);
 }
 
 #[test]
-fn copies_that_get_nothing_in_the_background_leave_it_for_most_of_the_time() {
+fn copies_that_get_nothing_when_they_give_way_insist_for_most_of_the_time() {
     let mut machine = rested();
     for _ in 0..4 {
         machine.step(window(1_000, 400 * MB));
     }
     let mut starving = Vec::new();
     for _ in 0..3 * (STARVED_WINDOWS + INSIST_WINDOWS) {
-        starving.push(machine.step(window(1_000, MB)).background);
+        starving.push(machine.step(window(1_000, MB)).gives_way);
     }
-    let inside = starving.iter().filter(|background| **background).count();
+    let inside = starving.iter().filter(|gives_way| **gives_way).count();
     assert!(inside > 0, "it tries again");
     assert!(inside * 10 <= starving.len(), "{inside}");
     // Windows in which moves end and begin are no reason.
@@ -229,6 +229,6 @@ fn copies_that_get_nothing_in_the_background_leave_it_for_most_of_the_time() {
     }
     for n in 0..40 {
         let speed = if n % 4 == 0 { 400 * MB } else { MB };
-        assert!(machine.step(window(1_000, speed)).background, "{n}");
+        assert!(machine.step(window(1_000, speed)).gives_way, "{n}");
     }
 }

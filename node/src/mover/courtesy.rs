@@ -1,4 +1,4 @@
-//! When the mover's thread stands back for all others.
+//! When the mover's thread lets others have the processor first.
 //!
 //! What this file keeps true: it never does while a move on it is in its handover, from before the source is asked to
 //! freeze until the new owner serves; otherwise it does as the throttle says at the moment of each chunk.
@@ -12,13 +12,13 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 /// Shared by the moves of the executor.
-pub(super) struct Background {
+pub(super) struct Courtesy {
     pace: Arc<Pace>,
     /// Moves in their handover.
     hurried: Cell<u32>,
 }
 
-impl Background {
+impl Courtesy {
     pub(super) fn new(pace: Arc<Pace>) -> Self {
         Self {
             pace,
@@ -26,13 +26,15 @@ impl Background {
         }
     }
 
-    /// Puts the thread where it belongs at this moment.
+    /// Before each chunk.
     pub(super) fn look(&self) {
-        narad_wire::runtime::set_background(self.wanted());
+        if self.wanted() {
+            narad_wire::runtime::give_way();
+        }
     }
 
     fn wanted(&self) -> bool {
-        self.hurried.get() == 0 && self.pace.background.load(Ordering::Relaxed)
+        self.hurried.get() == 0 && self.pace.gives_way.load(Ordering::Relaxed)
     }
 }
 
@@ -44,12 +46,17 @@ fn hurries(effect: &TargetEffect) -> Option<bool> {
         | TargetEffect::Install { .. }
         | TargetEffect::RollBack { .. }
         | TargetEffect::Serve { .. }
-        | TargetEffect::Propose(Command::CompleteMove { .. } | Command::ForcePromote { .. }) => {
-            Some(true)
-        }
+        | TargetEffect::Propose(
+            Command::CompleteMove { .. }
+            | Command::ForcePromote { .. }
+            | Command::CancelHandoff { .. },
+        ) => Some(true),
         TargetEffect::CopyRanges { renew, .. } => Some(renew.is_some()),
-        // After a flip whose answer was lost, or in the middle of nothing.
-        TargetEffect::QueryBarrier | TargetEffect::Interrupt | TargetEffect::Report(_) => None,
+        // In a handover whose outcome is not known yet, or in the middle of nothing.
+        TargetEffect::QueryBarrier
+        | TargetEffect::Wait { .. }
+        | TargetEffect::Interrupt
+        | TargetEffect::Report(_) => None,
         TargetEffect::CheckLocal
         | TargetEffect::OpenStaging
         | TargetEffect::SetAside { .. }
@@ -61,19 +68,18 @@ fn hurries(effect: &TargetEffect) -> Option<bool> {
         | TargetEffect::PrepareInstall { .. }
         | TargetEffect::Propose(_)
         | TargetEffect::CloseSource
-        | TargetEffect::Wait { .. }
         | TargetEffect::Done { .. } => Some(false),
     }
 }
 
 /// What one move has to do with it; dropped with the move.
 pub(super) struct Hurry {
-    of: Rc<Background>,
+    of: Rc<Courtesy>,
     held: Cell<bool>,
 }
 
 impl Hurry {
-    pub(super) fn new(of: Rc<Background>) -> Self {
+    pub(super) fn new(of: Rc<Courtesy>) -> Self {
         Self {
             of,
             held: Cell::new(false),
@@ -111,25 +117,22 @@ mod tests {
     #[test]
     fn one_handover_hurries_the_copies_beside_it() {
         let pace = Arc::new(Pace::default());
-        let background = Rc::new(Background::new(pace.clone()));
-        assert!(!background.wanted());
-        pace.background.store(true, Ordering::Relaxed);
-        assert!(background.wanted());
+        let courtesy = Rc::new(Courtesy::new(pace.clone()));
+        assert!(!courtesy.wanted());
+        pace.gives_way.store(true, Ordering::Relaxed);
+        assert!(courtesy.wanted());
         let freeze = TargetEffect::FreezeSource {
             handoff_id: HandoffId(1),
         };
-        let (first, second) = (
-            Hurry::new(background.clone()),
-            Hurry::new(background.clone()),
-        );
+        let (first, second) = (Hurry::new(courtesy.clone()), Hurry::new(courtesy.clone()));
         first.before(&freeze);
         first.before(&freeze);
         second.before(&freeze);
         second.before(&TargetEffect::QueryBarrier);
         first.before(&TargetEffect::CloseSource);
-        assert!(!background.wanted(), "the second one goes on");
+        assert!(!courtesy.wanted(), "the second one goes on");
         drop(first);
         drop(second);
-        assert!(background.wanted());
+        assert!(courtesy.wanted());
     }
 }
