@@ -60,7 +60,7 @@ impl Shard {
         for offset in spent {
             let batch = partition.read(*offset, 1, SALVAGE_BYTES).await;
             let batch = batch.map_err(|error| {
-                partition.unread(&error);
+                partition.unread(*offset, &error);
                 error.to_string()
             })?;
             let record: Option<&StoredRecord> = batch

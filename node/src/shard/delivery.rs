@@ -140,7 +140,7 @@ impl Partition {
                 let batch = match self.read(at, count, left).await {
                     Ok(batch) => batch,
                     Err(error) => {
-                        self.unread(&error);
+                        self.unread(at, &error);
                         unread = Some(faults::read_failed(self.key(), &error));
                         reserved.later(Run { from: at, ..run });
                         break;
@@ -194,19 +194,19 @@ impl Partition {
         count: usize,
         left: usize,
     ) -> Result<ReadBatch, StorageError> {
-        let lost = self.unread.borrow().is_lost(mono_ms());
+        let lost = self.unread.borrow().is_lost(mono_ms(), at);
         if lost {
             return self.log.read_around(at, count, left).await;
         }
         self.log.read(at, count, left).await
     }
 
-    /// Tells of a read that the disk refused.
-    pub(crate) fn unread(&self, error: &StorageError) {
+    /// Tells of a read at `at` that the disk refused.
+    pub(crate) fn unread(&self, at: Offset, error: &StorageError) {
         self.ctx.metrics.failed_reads.inc();
         let cause = error.to_string();
         // Once a cause, not once a try.
-        if self.unread.borrow_mut().refused(mono_ms(), &cause) {
+        if self.unread.borrow_mut().refused(mono_ms(), at, &cause) {
             tracing::error!(copy = %self.copy, %error, "records cannot be read; the others are delivered, these are tried every second for a minute and then passed over");
         }
     }

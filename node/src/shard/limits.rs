@@ -78,6 +78,9 @@ pub(crate) const READ_LULL_MS: u64 = 10 * RECONCILE_RETRY_MS;
 /// How long a read that the disk refuses is tried, in ms, before its records are passed over as damaged: sixty
 /// tries, longer than a controller's reset or the change of a path takes.
 pub(crate) const READ_PATIENCE_MS: u64 = 60 * RECONCILE_RETRY_MS;
+/// Offsets of a partition at which refusals are timed: bad places are few, and a disk that refuses everything needs no
+/// longer list.
+pub(crate) const UNREAD_PLACES_MAX: usize = 64;
 /// Interval at which everything is compared with the metadata even when nothing changed, in ms: a
 /// safety net, every change wakes the loop by itself.
 pub(crate) const RECONCILE_TICK_MS: u64 = 2_000;
