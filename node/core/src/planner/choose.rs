@@ -217,9 +217,14 @@ fn give_away(
 ) -> bool {
     let found = best(view, shares, &[source]);
     if found.is_none() && !view.receives[source] {
-        return give_way(view, shares, steps, source, true)
-            || overfill(view, shares, steps, source)
-            || give_way(view, shares, steps, source, false);
+        if give_way(view, shares, steps, source, true) {
+            return true;
+        }
+        // Whoever has not told yet, as after a change of leader, may have room within its share.
+        let all_told = (0..view.nodes.len()).all(|node| !view.receives[node] || view.told(node));
+        return all_told
+            && (overfill(view, shares, steps, source)
+                || give_way(view, shares, steps, source, false));
     }
     if let Some((place, target)) = found {
         steps.push(take(view, shares, place, target));

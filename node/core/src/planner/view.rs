@@ -136,8 +136,9 @@ impl<'a> View<'a> {
                 }
                 Some(target) if alive => {
                     view.running(state, key, assignment, target, bytes);
-                    if told.is_none() {
-                        // Nor is what its target will have left.
+                    if told.is_none() && !view.has_told(&assignment.owner) {
+                        // Nor is what its target will have left. An owner that tells of others has a log that does
+                        // not open: that move stands still, and is no reason to keep all others away.
                         let to = view.index(&target.node);
                         view.room[to] = None;
                     }
@@ -176,6 +177,16 @@ impl<'a> View<'a> {
             Some(disks) if has_log(assignment) => disks.sizes.get(&key).copied(),
             Some(_) | None => Some(0),
         }
+    }
+
+    /// Whether a member has told of its disk since there is this leader.
+    fn has_told(&self, id: &NodeId) -> bool {
+        self.disks.is_none_or(|disks| disks.free.contains_key(id))
+    }
+
+    /// Whether it is known what a node has room for.
+    pub(super) fn told(&self, node: usize) -> bool {
+        self.room[node].is_some()
     }
 
     /// Bytes that copies to a member may take, beside those on their way; `None` while it is not known.
