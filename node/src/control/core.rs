@@ -41,6 +41,8 @@ pub(super) struct Core {
     pub(super) replan: Rc<tokio::sync::Notify>,
     /// The foreign cluster that was told of last, so that each is told of once.
     pub(super) foreign: Cell<Option<ClusterId>>,
+    /// The cluster's identity is being noted in the data directory.
+    noting: Cell<bool>,
     /// Which of the owned partitions the next heartbeat tells of first, where one cannot tell of all.
     pub(super) told_from: Cell<usize>,
     /// Views that are being asked of the leader.
@@ -70,6 +72,7 @@ impl Core {
             confirmed,
             replan: Rc::new(tokio::sync::Notify::new()),
             foreign: Cell::new(None),
+            noting: Cell::new(false),
             told_from: Cell::new(0),
             forwarded: Semaphore::new(limits::VIEWS_FORWARDED),
             fatal,
@@ -129,9 +132,15 @@ impl Core {
             }
             None => {}
         }
+        // Several hear of it at the same moment, and one file is written.
+        if self.noting.replace(true) {
+            return;
+        }
         let dir = self.ctx.config.data_dir.clone();
         let noting = move || crate::data_dir::remember_cluster(&dir, cluster);
-        match glommio::executor().spawn_blocking(noting).await {
+        let noted = glommio::executor().spawn_blocking(noting).await;
+        self.noting.set(false);
+        match noted {
             Ok(()) => {
                 self.ctx.cluster.set(cluster);
                 tracing::info!("this node belongs to cluster {:016x}", cluster.0);

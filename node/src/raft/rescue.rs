@@ -123,14 +123,15 @@ async fn add_entries(
     // The vote first: a log may not be ahead of it.
     opened.log.save_vote(&Vote::new(term, id)).await?;
     let at = |index| LogId::new_term_index(term, index);
-    let alone = Entry::new_membership(at(before.last_index + 1), membership);
+    // In this order: whoever has applied anything of the new line knows of the replacement.
     let note = Entry::new(
-        at(before.last_index + 2),
+        at(before.last_index + 1),
         EntryPayload::Normal(Proposal(note(&before))),
     );
+    let alone = Entry::new_membership(at(before.last_index + 2), membership);
     opened
         .log
-        .blocking_append([alone, note])
+        .blocking_append([note, alone])
         .await
         .map_err(std::io::Error::other)?;
     Ok(before)

@@ -143,7 +143,7 @@ pub enum Command {
         move_id: MoveId,
         /// The target itself gives up because its disk has no room; for the leader that takes the
         /// command, which then plans it elsewhere.
-        #[serde(default)]
+        #[serde(default, skip_serializing_if = "core::ops::Not::not")]
         no_room: bool,
     },
     /// Record the permission to freeze.

@@ -198,7 +198,11 @@ impl MetaState {
         if !heritage.has_log {
             return Ok(());
         }
-        if !known && !self.members.contains_key(id) && !self.removed.contains_key(id) {
+        // One that joined in what a replaced quorum lost is unknown here and yet of this cluster: its log says
+        // whether it may go on.
+        let ours = heritage.cluster.is_some() && heritage.cluster == self.cluster;
+        let met = known || self.members.contains_key(id) || self.removed.contains_key(id);
+        if !ours && !met {
             return Err(Stranger::NeverMember);
         }
         if self
