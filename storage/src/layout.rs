@@ -19,7 +19,7 @@ pub(crate) const STAGED_FILE: &str = "staged.json";
 const PARTITIONS: &str = "partitions";
 const STAGING: &str = "staging";
 const ASIDE: &str = "aside";
-const DAMAGED: &str = "damaged";
+pub(crate) const DAMAGED: &str = "damaged";
 
 /// Directory of a real copy.
 #[must_use]
@@ -52,24 +52,23 @@ pub(crate) fn aside_dir(root: &Path, key: PartitionKey, move_id: MoveId, number:
     ))
 }
 
-/// A free name in `damaged/` for a staged segment that its source has lost; its directory is made.
+/// The name in `damaged/` for a staged segment that its source has lost; its directory is made. `None` where this move
+/// has kept one of that name already: the first was the good one, and a source that contradicts itself each time
+/// must not fill the disk with copies.
 pub(crate) async fn damaged_segment(
     root: &Path,
     key: PartitionKey,
     move_id: MoveId,
     id: SegmentId,
-) -> Result<PathBuf, StorageError> {
-    let mut number = 0;
-    loop {
-        let name = format!("t{}-p{}-m{move_id}-{number}", key.topic, key.partition);
-        let dir = root.join(DAMAGED).join(name);
-        let path = dir.join(file_name(id));
-        if !disk::exists(&path).await? {
-            disk::create_dir(&dir).await?;
-            return Ok(path);
-        }
-        number += 1;
+) -> Result<Option<PathBuf>, StorageError> {
+    let name = format!("t{}-p{}-m{move_id}", key.topic, key.partition);
+    let dir = root.join(DAMAGED).join(name);
+    let path = dir.join(file_name(id));
+    if disk::exists(&path).await? {
+        return Ok(None);
     }
+    disk::create_dir(&dir).await?;
+    Ok(Some(path))
 }
 
 fn parse(name: &str, last: char) -> Option<(PartitionKey, u64)> {

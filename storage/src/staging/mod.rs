@@ -470,8 +470,11 @@ impl Staging {
             let Some(at) = found else {
                 continue;
             };
-            self.segments[at].sync().await?;
             let to = layout::damaged_segment(root, self.key, self.move_id, *id).await?;
+            let Some(to) = to else {
+                continue;
+            };
+            self.segments[at].sync().await?;
             disk::rename(&self.dir.join(file_name(*id)), &to).await?;
             self.segments.remove(at);
             kept.push(to);

@@ -13,6 +13,7 @@ use crate::error::StorageError;
 use crate::extents;
 use crate::format::list::{Marks, Totals};
 use crate::format::segment::{Owner, SegmentIdent, parse_file_name};
+use crate::layout::DAMAGED;
 use crate::limits::{
     FORMAT_VERSION, IO_CHUNK_BYTES, IO_DEPTH, MAX_HOLES, MAX_LIST_BYTES, META_SLOT_BYTES,
     TRIM_BLOCK_BYTES,
@@ -111,7 +112,9 @@ fn look(dir: &Path) -> std::io::Result<Found> {
             .is_some_and(|e| e == "tmp")
         {
             let _ = std::fs::remove_file(dir.join(&name));
-        } else if ![META_FILE, LIST_FILE, "staged.json", "identity"].contains(&name.as_str()) {
+        } else if ![META_FILE, LIST_FILE, "staged.json", "identity", DAMAGED]
+            .contains(&name.as_str())
+        {
             found.strangers.push(name);
         }
     }

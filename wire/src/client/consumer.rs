@@ -251,14 +251,18 @@ impl<R: Runtime> Consumer<R> {
         }
         let visibility_ms = self.shared.visibility_ms();
         let settled = settle_all(&self.shared, &leases, Settle::Extend { visibility_ms }).await;
-        let ours: HashSet<Lease> = leases
+        let lost: HashSet<Lease> = leases
             .iter()
             .zip(settled)
-            .filter_map(|((_, lease), settled)| (settled == Settled::Done).then_some(*lease))
+            .filter_map(|((_, lease), settled)| (settled != Settled::Done).then_some(*lease))
             .collect();
+        let asked: HashSet<Lease> = leases.iter().map(|(_, lease)| *lease).collect();
         let mut waiting = self.shared.waiting.borrow_mut();
-        for batch in waiting.iter_mut().filter(|batch| is_old(batch)) {
-            batch.records.retain(|one| ours.contains(&one.lease));
+        // Not those that came meanwhile.
+        let was_asked =
+            |batch: &Waiting| batch.records.iter().any(|one| asked.contains(&one.lease));
+        for batch in waiting.iter_mut().filter(|batch| was_asked(batch)) {
+            batch.records.retain(|one| !lost.contains(&one.lease));
             batch.at = now;
         }
         waiting.retain(|batch| !batch.records.is_empty());

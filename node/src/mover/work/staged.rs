@@ -7,7 +7,7 @@
 use super::{Work, failed};
 use crate::messages::ShardRequest;
 use crate::mover::history::us_since;
-use crate::mover::limits::TOLD_MS;
+use crate::mover::limits::{TOLD_MS, TURN_PASS_BYTES};
 use crate::mover::receive::{CopyError, Receive};
 use crate::mover::{Mover, told};
 use futures::future::{Either, join, select};
@@ -252,9 +252,16 @@ impl Work {
         throttled: bool,
     ) -> Result<u64, Stop> {
         // Their bounds are what a peer has claimed.
-        let needed = ranges.iter().fold(self.promised(), |sum, range| {
+        let own = ranges.iter().fold(0_u64, |sum, range| {
             sum.saturating_add(range.to.saturating_sub(range.from))
         });
+        // One that is nearly done gives nothing up for those that have just begun.
+        let others = if own > TURN_PASS_BYTES {
+            self.promised()
+        } else {
+            0
+        };
+        let needed = own.saturating_add(others);
         if let Err(error) = staging.check_room(needed).await {
             return Err(CopyError::from(error).into());
         }
@@ -297,7 +304,7 @@ impl Work {
             move_id: self.move_id,
             token: self.token.get(),
             throttle: throttled.then_some(&self.mover.throttle),
-            background: &self.mover.background,
+            courtesy: &self.mover.courtesy,
             renew: renew.map(|handoff_id| (&self.source, handoff_id)),
             interrupt: &self.interrupt,
             live_bytes: &self.live_bytes,
