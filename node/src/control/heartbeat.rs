@@ -106,12 +106,6 @@ fn publish(core: &Core, summaries: &[ShardSummary]) {
     metrics
         .held_copies
         .set(summaries.iter().map(|s| i64::from(s.held_copies)).sum());
-    metrics.open_partitions.set(gauge(
-        summaries
-            .iter()
-            .map(|s| s.partition_bytes.len() as u64)
-            .sum(),
-    ));
 }
 
 fn collect(core: &Core, summaries: &[ShardSummary]) -> Beat {
