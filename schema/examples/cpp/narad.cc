@@ -128,7 +128,7 @@ struct Client::Again {
 std::vector<Placed> Client::produce(kj::WaitScope& wait, const std::string& topic,
                                     const std::vector<Record>& records, int32_t partition) {
   std::vector<Placed> results(records.size());
-  each(wait, records.size(), [&](const std::vector<size_t>& left, Again& again) {
+  each(wait, records.size(), repeated_, [&](const std::vector<size_t>& left, Again& again) {
     auto answer = call<Node::ProduceResults>(wait, Repeat::EvenIfUnknown, [&](Node::Client& node) {
       auto request = node.produceRequest();
       request.setTopic(topic);
@@ -382,7 +382,8 @@ capnp::Response<Results> Client::call(kj::WaitScope& wait, Repeat repeat, Send&&
 // Sends the parts 0 to `count` of a batch, and those again that are refused with a code that allows
 // it, until nothing is left or the time is over. `attempt` keeps the results.
 template <typename Attempt>
-void Client::each(kj::WaitScope& wait, size_t count, Attempt&& attempt) {
+void Client::each(kj::WaitScope& wait, size_t count, std::map<ErrorCode, uint64_t>& counts,
+                  Attempt&& attempt) {
   std::vector<size_t> left(count);
   for (size_t i = 0; i < count; ++i) left[i] = i;
   auto giveUp = timer_.now() + options_.giveUp;
@@ -392,7 +393,7 @@ void Client::each(kj::WaitScope& wait, size_t count, Attempt&& attempt) {
     attempt(left, again);
     left = std::move(again.left);
     if (left.empty() || timer_.now() > giveUp) return;
-    for (auto& [code, times] : again.codes) repeated_[code] += times;
+    for (auto& [code, times] : again.codes) counts[code] += times;
     if (again.elsewhere) connection_ = nullptr;
     timer_.afterDelay(std::max(pause, again.advice)).wait(wait);
     pause = std::min(pause * 2, PAUSE_MAX);
@@ -403,7 +404,7 @@ template <typename Results, typename NewRequest>
 Unsettled Client::settle(kj::WaitScope& wait, const std::vector<Delivery>& deliveries,
                          NewRequest&& newRequest) {
   std::vector<std::optional<Error>> errors(deliveries.size());
-  each(wait, deliveries.size(), [&](const std::vector<size_t>& left, Again& again) {
+  each(wait, deliveries.size(), settledAgain_, [&](const std::vector<size_t>& left, Again& again) {
     // Settling twice does no harm.
     auto answer = call<Results>(wait, Repeat::EvenIfUnknown, [&](Node::Client& node) {
       auto request = newRequest(node);

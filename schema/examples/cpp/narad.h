@@ -166,6 +166,9 @@ class Client {
   // What was sent again, and why: codes and how often, of calls and of single records.
   const std::map<ErrorCode, uint64_t>& repeated() const { return repeated_; }
 
+  // The same of single leases: one that is settled while its partition moves is settled again.
+  const std::map<ErrorCode, uint64_t>& settledAgain() const { return settledAgain_; }
+
  private:
   struct Connection;
   struct Again;
@@ -174,7 +177,7 @@ class Client {
   template <typename Results, typename Send>
   capnp::Response<Results> call(kj::WaitScope& wait, Repeat repeat, Send&& send, uint32_t waitMs = 0);
   template <typename Attempt>
-  void each(kj::WaitScope& wait, size_t count, Attempt&& attempt);
+  void each(kj::WaitScope& wait, size_t count, std::map<ErrorCode, uint64_t>& counts, Attempt&& attempt);
   template <typename Results, typename NewRequest>
   Unsettled settle(kj::WaitScope& wait, const std::vector<Delivery>& deliveries, NewRequest&& newRequest);
   std::shared_ptr<Connection> connected(kj::WaitScope& wait);
@@ -186,6 +189,7 @@ class Client {
   Options options_;
   size_t next_ = 0;
   std::map<ErrorCode, uint64_t> repeated_;
+  std::map<ErrorCode, uint64_t> settledAgain_;
   std::shared_ptr<Connection> connection_;
 };
 

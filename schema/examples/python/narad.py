@@ -139,6 +139,8 @@ class Client:
         self._connecting = asyncio.Lock()
         #: What was sent again, and why: codes and how often, of calls and of single records.
         self.repeated: collections.Counter = collections.Counter()
+        #: The same of single leases: one that is settled while its partition moves is settled again.
+        self.settled_again: collections.Counter = collections.Counter()
 
     async def __aenter__(self) -> Client:
         return self
@@ -165,6 +167,7 @@ class Client:
             [_to_capnp(record) for record in records],
             lambda node, batch: node.produce(topic=topic, records=batch, partition=partition),
             read,
+            self.repeated,
         )
         if any(isinstance(result, NaradError) for result in results):
             raise ProduceError(results)
@@ -306,11 +309,14 @@ class Client:
         ]
         # Settling twice does no harm.
         results = await self._each(
-            leases, send, lambda result: NaradError.read(result.error) if result.which == "error" else None
+            leases,
+            send,
+            lambda result: NaradError.read(result.error) if result.which == "error" else None,
+            self.settled_again,
         )
         return [(delivery, error) for delivery, error in zip(deliveries, results) if error]
 
-    async def _each(self, items: list, send: Callable, read: Callable) -> list:
+    async def _each(self, items: list, send: Callable, read: Callable, repeated: collections.Counter) -> list:
         """Sends `items`, and those again that are refused with a code that allows it, until there is
         another result for each or the time is over. `read` makes a `NaradError` of a refusal."""
         results: list = [None] * len(items)
@@ -330,7 +336,7 @@ class Client:
             if not left or time.monotonic() > give_up:
                 break
             codes = [results[index].code for index in left]
-            self.repeated.update(codes)
+            repeated.update(codes)
             if ELSEWHERE.intersection(codes):
                 self._drop(self._node)
             await asyncio.sleep(max(pause, advice_ms / 1000))

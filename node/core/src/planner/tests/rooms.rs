@@ -93,8 +93,12 @@ fn what_is_on_its_way_and_not_told_takes_room_that_is_not_known() {
     let moving = keys(&world)[0];
     let command = world.set_target(moving, 2);
     world.done(command);
+    let free = told.free.remove(&node(1));
     told.sizes.remove(&moving);
     assert!(whole_on(&world.state, &told).steps.is_empty());
+    // Its owner has told of others: its log does not open, and it stands in nobody's way.
+    told.free.extend(free.map(|free| (node(1), free)));
+    assert_eq!(whole_on(&world.state, &told).steps.len(), 1);
     told.sizes.insert(moving, 9);
     assert_eq!(whole_on(&world.state, &told).steps.len(), 1);
 }
