@@ -99,7 +99,6 @@ impl Hurry {
         }
         let all = self.of.hurried.get();
         self.of.hurried.set(if hurried { all + 1 } else { all - 1 });
-        self.of.look();
     }
 }
 
