@@ -7,7 +7,9 @@
 //!
 //! There are two limits. The bytes under way to the disk come first: a disk serves in the order of arrival, so
 //! they are what a foreground's sync waits behind, and a short queue costs a copy little. The rate comes second,
-//! when the shortest queue is not enough.
+//! when a short queue is not enough. Where that is at its least and the foreground still suffers, the queue is
+//! made shorter step by step, for as long as copies reach that rate with it: how short that is depends on the
+//! disk, and is found out.
 //!
 //! Besides, while somebody may be disturbed, the threads that copy let others have the processor first before each
 //! chunk. Where others want all of them all the time that could hold a copy up, so it is given up for a while
@@ -55,12 +57,24 @@ const FLOOR_BYTES_PER_S: u64 = 1 << 20;
 /// (1 MiB at a time reached as much as 8 MiB on those measured, at a 20th of the wait for others); a disk array
 /// that takes 10 ms for each MiB still gets 400 MiB/s.
 pub const UNDER_WAY_MOST_BYTES: u64 = 4 << 20;
-/// The same while copies yield: half a chunk, in pieces of 128 KiB. With a quarter the copies took more processor time,
-/// and calls waited no less.
-pub const UNDER_WAY_LEAST_BYTES: u64 = 512 << 10;
+/// The same when copies begin to yield: half a chunk, in pieces of 128 KiB.
+pub const UNDER_WAY_SHORT_BYTES: u64 = 512 << 10;
+/// And at least: below, a copy is nothing but calls. On one disk under both nodes of a move, 192 KiB were as few as
+/// half of the speed could be had with, and the foreground's p99 was half of what it was with 512 KiB.
+pub const UNDER_WAY_LEAST_BYTES: u64 = 128 << 10;
+/// Bytes under way are multiples of this.
+const UNDER_WAY_STEP_BYTES: u64 = 64 << 10;
+/// Copies reach their limit when they are above this share of it, in percent.
+const REACHED_PERCENT: u64 = 95;
+/// The queue is too short for the limit when copies are below this share of it, in percent: between the two
+/// it stays as it is.
+const MISSED_PERCENT: u64 = 90;
 
 const _: () = {
-    assert!(UNDER_WAY_LEAST_BYTES <= UNDER_WAY_MOST_BYTES);
+    assert!(UNDER_WAY_LEAST_BYTES < UNDER_WAY_SHORT_BYTES);
+    assert!(UNDER_WAY_SHORT_BYTES < UNDER_WAY_MOST_BYTES);
+    assert!(UNDER_WAY_LEAST_BYTES.is_multiple_of(UNDER_WAY_STEP_BYTES));
+    assert!(MISSED_PERCENT < REACHED_PERCENT && REACHED_PERCENT < 100);
     assert!(PROBE_EVERY_WINDOWS > 100 * PROBE_WINDOWS);
     assert!(INSIST_WINDOWS >= 10 * STARVED_WINDOWS);
     assert!(TAKE_PERCENT < YIELD_PERCENT && YIELD_PERCENT < 150);
@@ -115,10 +129,14 @@ pub struct Adaptive {
     quiet: VecDeque<u64>,
     /// p99 of the latest windows with copies.
     recent: VecDeque<u64>,
+    /// What copies reached in them, in bytes/s.
+    reached: VecDeque<u64>,
     /// Limit in force; `None`: none.
     limit: Option<u64>,
     /// Bytes that may be under way.
     under_way: u64,
+    /// So many were too few for the limit, since the most was last learned.
+    too_short: u64,
     /// Most that copies reached since it was last learned, in bytes/s.
     peak: u64,
     /// Windows for which copies still take everything, and the most in those that have passed.
@@ -142,8 +160,10 @@ impl Default for Adaptive {
         Self {
             quiet: VecDeque::new(),
             recent: VecDeque::new(),
+            reached: VecDeque::new(),
             limit: None,
             under_way: UNDER_WAY_MOST_BYTES,
+            too_short: 0,
             peak: 0,
             probing: None,
             learned: false,
@@ -166,9 +186,14 @@ impl Adaptive {
     /// A window has ended; the limits for the next.
     pub fn step(&mut self, window: Window) -> Limits {
         let bytes_per_s = self.rate(window);
+        // What the most is shows only with a queue that allows it.
+        let under_way_bytes = match self.probing {
+            Some(_) => self.under_way.max(UNDER_WAY_SHORT_BYTES),
+            None => self.under_way,
+        };
         Limits {
             bytes_per_s,
-            under_way_bytes: self.under_way,
+            under_way_bytes,
             gives_way: self.gives_way(window),
         }
     }
@@ -201,13 +226,14 @@ impl Adaptive {
             if heard {
                 remember(&mut self.quiet, window.p99_us, BASELINE_WINDOWS);
             }
-            // The next copy begins with a short queue if there is somebody to disturb: a window is long.
+            // The next copy begins with a short queue if there is somebody to disturb: a window is long. What
+            // the last one could do with stays.
             self.under_way = if heard {
-                UNDER_WAY_LEAST_BYTES
+                self.under_way.min(UNDER_WAY_SHORT_BYTES)
             } else {
                 UNDER_WAY_MOST_BYTES
             };
-            self.recent.clear();
+            self.look_anew();
             if self.listening > 0 {
                 // That limit was for listening.
                 (self.listening, self.limit) = (0, None);
@@ -223,7 +249,7 @@ impl Adaptive {
         // Also when it is not this machine that decides.
         self.peak = self.peak.max(copied_per_s);
         if !heard {
-            self.recent.clear();
+            self.look_anew();
             self.under_way = UNDER_WAY_MOST_BYTES;
             self.take();
             return self.limit;
@@ -239,7 +265,7 @@ impl Adaptive {
         }
         let Some(baseline) = self.baseline_us() else {
             self.listening = LISTEN_WINDOWS;
-            self.under_way = UNDER_WAY_LEAST_BYTES;
+            self.under_way = UNDER_WAY_SHORT_BYTES;
             self.limit = Some(FLOOR_BYTES_PER_S);
             return self.limit;
         };
@@ -247,25 +273,72 @@ impl Adaptive {
             return None;
         }
         remember(&mut self.recent, window.p99_us, RECENT_WINDOWS);
+        remember(&mut self.reached, copied_per_s, RECENT_WINDOWS);
         let now = median(&self.recent).unwrap_or(window.p99_us);
         if now.saturating_mul(100) > baseline.saturating_mul(YIELD_PERCENT) {
-            if self.under_way > UNDER_WAY_LEAST_BYTES {
-                // What the short queue changes is seen in the next windows.
-                self.under_way = UNDER_WAY_LEAST_BYTES;
-                self.recent.clear();
-                return self.limit;
-            }
-            let had = self.limit.unwrap_or(copied_per_s);
-            let keep = baseline.saturating_mul(YIELD_PERCENT) / now.max(1);
-            let keep = keep.clamp(DOWN_PERCENT.0, DOWN_PERCENT.1);
-            self.limit = Some((had / 100 * keep).max(self.floor()));
+            self.give(baseline, now, copied_per_s);
         } else if now.saturating_mul(100) < baseline.saturating_mul(TAKE_PERCENT) {
             if self.limit.is_none() {
                 self.under_way = (self.under_way * 2).min(UNDER_WAY_MOST_BYTES);
             }
-            self.take();
+            if !self.lengthen() {
+                self.take();
+            }
         }
         self.limit
+    }
+
+    /// The foreground bears too much: `now` instead of `baseline`.
+    fn give(&mut self, baseline: u64, now: u64, copied_per_s: u64) {
+        if self.under_way > UNDER_WAY_SHORT_BYTES {
+            // What the short queue changes is seen in the next windows.
+            self.under_way = UNDER_WAY_SHORT_BYTES;
+            self.look_anew();
+            return;
+        }
+        let had = self.limit.unwrap_or(copied_per_s);
+        let floor = self.floor();
+        if self.limit.is_some() && had <= floor {
+            let shorter = self.under_way * 3 / 4 / UNDER_WAY_STEP_BYTES * UNDER_WAY_STEP_BYTES;
+            let shorter = shorter.max(UNDER_WAY_LEAST_BYTES);
+            let known = shorter <= self.too_short || shorter == self.under_way;
+            if !self.lengthen() && !known && self.reaches(REACHED_PERCENT) {
+                self.under_way = shorter;
+                self.look_anew();
+            }
+        }
+        let keep = baseline.saturating_mul(YIELD_PERCENT) / now.max(1);
+        let keep = keep.clamp(DOWN_PERCENT.0, DOWN_PERCENT.1);
+        self.limit = Some((had / 100 * keep).max(floor));
+    }
+
+    /// Whether copies reached so many percent of their limit, in most of the latest windows: a single one may be
+    /// that of a copy's beginning or end.
+    fn reaches(&self, percent: u64) -> bool {
+        let reached = median(&self.reached).unwrap_or(u64::MAX);
+        let limit = self.limit.unwrap_or(0);
+        reached >= limit / 100 * percent
+    }
+
+    /// Makes the queue longer where it is what keeps copies from their limit; whether it did.
+    fn lengthen(&mut self) -> bool {
+        let full = self.reached.len() == RECENT_WINDOWS;
+        if self.under_way >= UNDER_WAY_SHORT_BYTES || !full || self.reaches(MISSED_PERCENT) {
+            return false;
+        }
+        self.too_short = self.under_way;
+        let longer = (self.under_way * 4)
+            .div_ceil(3)
+            .next_multiple_of(UNDER_WAY_STEP_BYTES);
+        self.under_way = longer.min(UNDER_WAY_SHORT_BYTES);
+        self.look_anew();
+        true
+    }
+
+    /// What was seen before belongs to other limits.
+    fn look_anew(&mut self) {
+        self.recent.clear();
+        self.reached.clear();
     }
 
     /// Nothing was copied: the limit with which the next copy begins. A window is long, so where somebody may
@@ -296,6 +369,7 @@ impl Adaptive {
         self.probing = (left > 0).then_some((left, most));
         if left == 0 {
             (self.peak, self.learned, self.since_probe) = (most, true, 0);
+            self.too_short = 0;
         }
         left > 0
     }

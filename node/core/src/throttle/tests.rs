@@ -138,7 +138,7 @@ fn one_disturbed_window_changes_nothing() {
 
 #[test]
 fn the_queue_is_short_while_there_is_somebody_to_disturb() {
-    let short = UNDER_WAY_LEAST_BYTES;
+    let short = UNDER_WAY_SHORT_BYTES;
     let mut machine = rested();
     let first = machine.step(window(1_000, 400 * MB));
     assert_eq!(first.under_way_bytes, short, "a copy begins with that");
@@ -166,6 +166,77 @@ fn the_queue_is_short_while_there_is_somebody_to_disturb() {
         ..window(0, 400 * MB)
     };
     assert_eq!(machine.step(gone).under_way_bytes, UNDER_WAY_MOST_BYTES);
+}
+
+/// Copies on a disk that reaches half of its speed with `half` bytes under way, beside a foreground that suffers
+/// whatever they do; what they get, and what is under way, in the end.
+fn squeezed(machine: &mut Adaptive, half: u64, windows: usize) -> (u64, u64) {
+    let mut limits = machine.step(window(9_000, 0));
+    let mut speed = 0;
+    for _ in 0..windows {
+        let queue = limits.under_way_bytes;
+        let able = 800 * MB / (queue + half) * queue;
+        speed = limits.bytes_per_s.unwrap_or(able).min(able);
+        limits = machine.step(window(9_000, speed));
+    }
+    (speed, limits.under_way_bytes)
+}
+
+#[test]
+fn the_queue_gets_as_short_as_half_of_the_speed_allows() {
+    // With 512 KiB the first disk gives 640 MB/s, and 400 with 128; the second 267 and 80.
+    for (half, least, most) in [(128 << 10, 0, 192 << 10), (1 << 20, 256 << 10, 512 << 10)] {
+        let mut machine = rested();
+        let (speed, under_way) = squeezed(&mut machine, half, 60);
+        let reached = machine.floor() / 100 * MISSED_PERCENT;
+        assert!(speed >= reached, "{} of {} MB/s", speed / MB, reached / MB);
+        assert!(speed * 2 >= machine.peak, "half of the most");
+        assert!((least..=most).contains(&under_way), "{under_way}");
+        // What was found out holds for the next move, and changes no more.
+        for _ in 0..5 {
+            let between = machine.step(window(1_000, 0));
+            assert_eq!(between.under_way_bytes, under_way);
+        }
+        let (_, again) = squeezed(&mut machine, half, 30);
+        assert_eq!(again, under_way);
+    }
+}
+
+#[test]
+fn a_queue_that_has_become_too_short_is_made_longer() {
+    let mut machine = rested();
+    let (_, under_way) = squeezed(&mut machine, 64 << 10, 40);
+    assert_eq!(under_way, UNDER_WAY_LEAST_BYTES);
+    let before = machine.peak;
+    let (speed, under_way) = squeezed(&mut machine, 256 << 10, 40);
+    assert!(under_way > UNDER_WAY_LEAST_BYTES, "{under_way}");
+    assert!(
+        speed >= before / 100 * 49,
+        "{} of {}",
+        speed / MB,
+        before / MB
+    );
+    // A foreground that suffers no more: the queue first, then the rate.
+    for _ in 0..30 {
+        machine.step(window(1_000, machine.limit.unwrap_or(600 * MB)));
+    }
+    assert_eq!(machine.limit, None);
+    assert_eq!(machine.under_way, UNDER_WAY_MOST_BYTES);
+}
+
+#[test]
+fn what_copies_can_reach_is_learned_with_a_queue_that_allows_it() {
+    let mut machine = rested();
+    squeezed(&mut machine, 64 << 10, 40);
+    let mut probed = 0;
+    for _ in 0..2 * PROBE_EVERY_WINDOWS {
+        let limits = machine.step(window(9_000, machine.floor()));
+        if machine.probing.is_some() {
+            probed += 1;
+            assert_eq!(limits.under_way_bytes, UNDER_WAY_SHORT_BYTES);
+        }
+    }
+    assert!(probed > 0);
 }
 
 #[test]
