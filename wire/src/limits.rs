@@ -3,12 +3,34 @@
 //! What this file keeps true: no queue, buffer, retry or wait in this crate is without a number
 //! here, and numbers that depend on one another are tied by assertions.
 
-/// Buffer of the writing half of an RPC connection, in bytes: one system call then carries many small
-/// calls, and a batch of records goes out in few.
+/// What is gathered of small messages before it is written, in bytes: one system call then carries many
+/// small calls. What does not fit leaves from where it is.
 pub const RPC_WRITE_BUFFER_BYTES: usize = 64 << 10;
-/// Buffer of the reading half: one system call carries many small calls. What a large message has beyond
-/// it is read to where it stays, and not copied once more.
+/// So much of that memory a connection keeps while it has nothing to write, in bytes.
+pub const RPC_WRITE_KEPT_BYTES: usize = 4 << 10;
+/// Least bytes that are asked for in one read of an RPC connection: one system call carries many small
+/// calls.
 pub const RPC_READ_BUFFER_BYTES: usize = 16 << 10;
+/// Largest memory of a message that is used again, in bytes; a batch of 100 records of 1 KiB fits into half of
+/// it. What a larger message has beyond the first read goes to where it stays.
+pub const MESSAGE_KEPT_BYTES: usize = 256 << 10;
+/// Memory of messages that a thread keeps to use it again, in bytes: 64 batches of 100 KiB under way.
+pub const MESSAGES_KEPT_BYTES: usize = 8 << 20;
+/// Most segments of a message; the RPC library allows as many.
+pub const MESSAGE_MAX_SEGMENTS: usize = 511;
+/// What a call or an answer takes in a message beside its records, in bytes, with a topic's longest name.
+pub const MESSAGE_FRAME_BYTES: usize = 1 << 10;
+/// Most bytes that a message begins with, whatever its maker expects: the longest batch.
+pub const ROOM_MAX_BYTES: usize =
+    BATCH_MAX_BYTES + BATCH_MAX_RECORDS * RECORD_WIRE_BYTES + MESSAGE_FRAME_BYTES;
+
+const _: () = {
+    assert!(RPC_READ_BUFFER_BYTES.is_power_of_two() && MESSAGE_KEPT_BYTES.is_power_of_two());
+    assert!(RPC_READ_BUFFER_BYTES < MESSAGE_KEPT_BYTES);
+    assert!(MESSAGES_KEPT_BYTES >= 16 * MESSAGE_KEPT_BYTES);
+    assert!(RPC_WRITE_KEPT_BYTES < RPC_WRITE_BUFFER_BYTES);
+    assert!(ROOM_MAX_BYTES < CALL_LIMIT_WORDS * 8);
+};
 
 /// Most records of one `produce` or `append` call.
 pub const BATCH_MAX_RECORDS: usize = 10_000;
@@ -25,6 +47,8 @@ pub const WAIT_MAX_MS: u32 = 60_000;
 /// What a record takes in a message beside its key and value, at most: its place in the list, and the
 /// padding of both.
 pub const RECORD_WIRE_BYTES: usize = 40;
+/// What a delivered or replayed record takes beside that: its place, its lease, its counts.
+pub const DELIVERY_WIRE_BYTES: usize = 56;
 /// Longest answer that is read, and most of it that is walked over, in words of 8 bytes. The library's
 /// default of 64 MiB ends the *connection* of whoever asks for all topics of a large cluster.
 pub const ANSWER_LIMIT_WORDS: usize = (256 << 20) / 8;

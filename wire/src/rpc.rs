@@ -1,6 +1,6 @@
 //! Cap'n Proto connections: both sides, over any stream, and their glommio shortcuts.
 //!
-//! What this file keeps true: both halves are buffered, the length of messages is bounded by what a call
+//! What this file keeps true: small messages share system calls and large ones are not copied to be sent, the length of messages is bounded by what a call
 //! and an answer may need, and the end of a connection is noticed at
 //! once, not at the next call ([`Link::is_closed`]).
 //!
@@ -9,16 +9,22 @@
 
 mod caught;
 mod door;
+mod incoming;
 mod line;
 mod link;
+mod memory;
+mod network;
+mod outgoing;
+mod room;
 
 pub use caught::{OwnDispatch, new_client, panic_is_caught};
 pub use door::Door;
 pub use line::Line;
 pub use link::{Link, reader_options, serve_over};
+pub use room::{deliveries_room, records_room, with_room};
 
 use crate::error::WireError;
-use crate::runtime::{Glommio, Runtime, tune, within};
+use crate::runtime::{Glommio, Runtime, Socket, tune, within};
 use narad_schema::client_capnp::node;
 use std::future::Future;
 use std::time::Duration;
@@ -90,7 +96,7 @@ pub async fn serve(
     tune(&stream).map_err(|error| WireError::Disconnected {
         message: error.to_string(),
     })?;
-    serve_over(stream, bootstrap, line).await
+    serve_over(Socket::from(stream), bootstrap, line).await
 }
 
 /// [`within`] on the glommio executor of this thread.

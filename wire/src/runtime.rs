@@ -12,10 +12,12 @@ use std::time::{Duration, Instant};
 
 mod glommio_runtime;
 mod slices;
+mod socket;
 
 pub use glommio_runtime::Glommio;
-pub(crate) use glommio_runtime::tune;
+pub(crate) use glommio_runtime::{connect, tune};
 pub use slices::{SHORT_SLICE_US, give_way, short_slices};
+pub use socket::Socket;
 
 /// An executor, as this crate uses it. Implementations are handles: cheap to clone, used from the
 /// thread of their executor only.

@@ -12,7 +12,7 @@ use narad_core::ids::NodeId;
 use narad_wire::convert::check;
 use narad_wire::error::WireError;
 use narad_wire::pool::PeerPool;
-use narad_wire::rpc;
+use narad_wire::rpc::{self, records_room, with_room};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -35,7 +35,8 @@ impl PeerTransport {
         deadline: Duration,
     ) -> Result<Vec<u8>, WireError> {
         let peer = self.pool.peer(&NodeId(target.to_owned()), addr).await?;
-        let mut call = peer.raft_request();
+        let room = records_room(0, request.body.len());
+        let mut call = with_room(room, || peer.raft_request());
         call.get().set_kind(request.kind.number());
         call.get().set_body(&request.body);
         call.get()

@@ -28,7 +28,7 @@ use narad_schema::client_capnp::node;
 use narad_wire::convert::{list_len, write_record};
 use narad_wire::error::WireFault;
 use narad_wire::limits::{BATCH_MAX_RECORDS, READ_MAX_BYTES, WAIT_MAX_MS};
-use narad_wire::rpc::Line;
+use narad_wire::rpc::{Line, deliveries_room};
 use std::collections::BTreeSet;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -59,6 +59,11 @@ impl Got {
     fn bytes(&self) -> usize {
         let sizes = self.records.iter();
         sizes.map(|one| one.record.content_len()).sum()
+    }
+
+    /// What they take in an answer, in bytes.
+    pub(crate) fn room(&self) -> usize {
+        deliveries_room(self.records.len(), self.bytes())
     }
 }
 

@@ -19,6 +19,7 @@ use narad_schema::client_capnp::{lease, lease_result, node};
 use narad_wire::convert::{list_len, write_fault, write_record};
 use narad_wire::error::WireFault;
 use narad_wire::limits::{BATCH_MAX_RECORDS, READ_MAX_BYTES};
+use narad_wire::rpc::deliveries_room;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -321,9 +322,18 @@ pub(crate) async fn replay(
         })
     };
     let batch = asked.await?;
-    let bytes = batch.records.iter().map(|(_, record)| record.content_len());
-    server.line.owe(bytes.sum::<usize>() as u64);
+    server.line.owe(replayed_bytes(&batch) as u64);
     Ok(batch)
+}
+
+fn replayed_bytes(batch: &ReplayBatch) -> usize {
+    let bytes = batch.records.iter().map(|(_, record)| record.content_len());
+    bytes.sum()
+}
+
+/// What a replayed batch takes in an answer, in bytes.
+pub(crate) fn replay_room(batch: &ReplayBatch) -> usize {
+    deliveries_room(batch.records.len(), replayed_bytes(batch))
 }
 
 /// Writes a replayed batch.

@@ -15,7 +15,7 @@ use narad_wire::convert::{
     list_len, write_member, write_move, write_node, write_plan_steps, write_topic,
 };
 use narad_wire::error::WireFault;
-use narad_wire::rpc::Line;
+use narad_wire::rpc::{Line, with_room};
 use std::rc::Rc;
 
 /// The server of one connection.
@@ -77,7 +77,7 @@ impl node::Server for NodeServer {
         let outcome = consume::call(&self, params).await;
         self.shard.ctx.metrics.called(Call::Consume, &outcome);
         answer!(results, outcome, |got| consume::fill(
-            results.get(),
+            with_room(got.room(), || results.get()),
             got,
             &self.line
         ));
@@ -134,7 +134,7 @@ impl node::Server for NodeServer {
         let outcome = leases::replay(&self, params).await;
         self.shard.ctx.metrics.called(Call::Replay, &outcome);
         answer!(results, outcome, |batch| leases::fill_replay(
-            results.get(),
+            with_room(leases::replay_room(&batch), || results.get()),
             &batch
         ));
         Ok(())

@@ -18,7 +18,7 @@ use narad_wire::convert::{
 };
 use narad_wire::error::{WireError, WireFault};
 use narad_wire::pool::PeerPool;
-use narad_wire::rpc::call;
+use narad_wire::rpc::{call, records_room, with_room};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -81,7 +81,13 @@ pub(crate) async fn append(
     records: &[(WalSeq, Arc<Record>)],
     deadline: Duration,
 ) -> Result<(Offset, u32), WireError> {
-    let mut request = peer_of(pool, member).await?.append_request();
+    let bytes = records
+        .iter()
+        .map(|(_, record)| Record::as_ref(record).content_len());
+    // The sequences' numbers lie beside the records.
+    let room = records_room(records.len(), bytes.sum::<usize>() + 8 * records.len());
+    let peer = peer_of(pool, member).await?;
+    let mut request = with_room(room, || peer.append_request());
     {
         let mut params = request.get();
         write_partition_key(params.reborrow().init_partition(), copy.key);
@@ -129,7 +135,10 @@ pub(crate) async fn produce(
         records,
         hops,
     } = produce;
-    let mut request = node_of(pool, member).await?.produce_request();
+    let bytes = records.iter().map(|record| record.as_ref().content_len());
+    let room = records_room(records.len(), bytes.sum());
+    let node = node_of(pool, member).await?;
+    let mut request = with_room(room, || node.produce_request());
     {
         let mut params = request.get();
         params.set_topic(topic);

@@ -8,7 +8,6 @@
 use super::header::{BulkStatus, HeaderError, RESPONSE_BYTES, RangeRequest, Response};
 use crate::error::WireError;
 use crate::limits;
-use crate::runtime::{Glommio, Runtime};
 use futures::io::{AsyncReadExt, AsyncWriteExt};
 use glommio::net::TcpStream;
 use std::collections::VecDeque;
@@ -119,8 +118,7 @@ impl BulkStream {
             addr: addr.to_owned(),
             message,
         };
-        let stream = Glommio
-            .connect(addr, deadline)
+        let stream = crate::runtime::connect(addr, deadline)
             .await
             .map_err(|error| failed(error.to_string()))?;
         let idle = Some(idle.max(Duration::from_millis(1)));

@@ -10,7 +10,7 @@ use crate::convert::{
     Record, RecordRef, check, list_len, read_fault, read_record, read_topic, write_records,
 };
 use crate::error::{WireError, WireFault};
-use crate::rpc::call_on;
+use crate::rpc::{call_on, records_room, with_room};
 use crate::runtime::Runtime;
 use narad_core::ids::{Nonce, Offset, PartitionIndex, TopicId, WallMs};
 use narad_schema::client_capnp::{lease_result, node, produce_result};
@@ -73,11 +73,12 @@ pub async fn produce<'a, R: Runtime>(
     node: &node::Client,
     deadline: Duration,
     topic: &str,
-    records: impl ExactSizeIterator<Item = RecordRef<'a>>,
+    records: impl ExactSizeIterator<Item = RecordRef<'a>> + Clone,
     partition: Option<PartitionIndex>,
 ) -> Result<Vec<Result<Produced, WireFault>>, WireError> {
     let count = records.len();
-    let mut request = node.produce_request();
+    let bytes = records.clone().map(|record| record.bytes()).sum();
+    let mut request = with_room(records_room(count, bytes), || node.produce_request());
     let mut params = request.get();
     params.set_topic(topic);
     params.set_partition(partition.map_or(-1, |p| i32::try_from(p.0).unwrap_or(i32::MAX)));
@@ -306,6 +307,6 @@ pub async fn locate<R: Runtime>(
 }
 
 /// Record references of a slice, as [`produce`] takes them.
-pub fn refs(records: &[Record]) -> impl ExactSizeIterator<Item = RecordRef<'_>> {
+pub fn refs(records: &[Record]) -> impl ExactSizeIterator<Item = RecordRef<'_>> + Clone {
     records.iter().map(Record::as_ref)
 }

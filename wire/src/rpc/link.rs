@@ -2,15 +2,16 @@
 
 use super::caught::Caught;
 use super::line::{EndGuard, Line, Watched};
+use super::network::Network;
 use crate::error::WireError;
 use crate::limits;
 use crate::runtime::Runtime;
 use capnp::message::ReaderOptions;
+use capnp_rpc::RpcSystem;
 use capnp_rpc::rpc_twoparty_capnp::Side;
-use capnp_rpc::{RpcSystem, twoparty};
 use futures::channel::oneshot;
 use futures::future::{Either, select};
-use futures::io::{AsyncRead, AsyncReadExt, AsyncWrite, BufReader, BufWriter};
+use futures::io::{AsyncRead, AsyncReadExt, AsyncWrite};
 use narad_schema::client_capnp::node;
 use std::cell::Cell;
 use std::future::Future;
@@ -36,12 +37,7 @@ where
     S: AsyncRead + AsyncWrite + Unpin + 'static,
 {
     let (read, write) = stream.split();
-    let network = twoparty::VatNetwork::new(
-        BufReader::with_capacity(limits::RPC_READ_BUFFER_BYTES, read),
-        BufWriter::with_capacity(limits::RPC_WRITE_BUFFER_BYTES, write),
-        side,
-        reader_options(side),
-    );
+    let network = Network::new(read, write, side, reader_options(side));
     RpcSystem::new(Box::new(network), bootstrap)
 }
 

@@ -1,6 +1,6 @@
 //! [`Runtime`] on glommio, and the socket options that every RPC connection wants.
 
-use super::Runtime;
+use super::{Runtime, Socket};
 use crate::limits;
 use futures::future::{FutureExt, LocalBoxFuture};
 use glommio::net::TcpStream;
@@ -15,15 +15,15 @@ use std::time::{Duration, Instant};
 pub struct Glommio;
 
 impl Runtime for Glommio {
-    type Stream = TcpStream;
+    type Stream = Socket;
 
     fn connect(
         &self,
         addr: &str,
         deadline: Duration,
-    ) -> LocalBoxFuture<'static, io::Result<TcpStream>> {
+    ) -> LocalBoxFuture<'static, io::Result<Socket>> {
         let addr = addr.to_owned();
-        async move { connect(&addr, deadline).await }.boxed_local()
+        async move { Ok(connect(&addr, deadline).await?.into()) }.boxed_local()
     }
 
     fn sleep(&self, time: Duration) -> LocalBoxFuture<'static, ()> {
@@ -53,7 +53,8 @@ async fn resolve(addr: &str) -> io::Result<Vec<SocketAddr>> {
     Ok(found)
 }
 
-async fn connect(addr: &str, deadline: Duration) -> io::Result<TcpStream> {
+/// A connection to `host:port`; see [`Runtime::connect`].
+pub(crate) async fn connect(addr: &str, deadline: Duration) -> io::Result<TcpStream> {
     let until = Instant::now() + deadline;
     let mut last = None;
     for addr in resolve(addr).await? {

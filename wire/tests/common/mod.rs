@@ -218,7 +218,7 @@ impl OnClock {
 }
 
 impl Runtime for OnClock {
-    type Stream = glommio::net::TcpStream;
+    type Stream = narad_wire::runtime::Socket;
 
     fn connect(
         &self,
