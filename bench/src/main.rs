@@ -24,6 +24,10 @@ use std::rc::Rc;
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
+// The node's, for the clients that load it.
+#[cfg(not(test))]
+narad_wire::cooperative_rings!();
+
 /// Measures and checks a Narad cluster from outside.
 #[derive(Debug, Parser)]
 #[command(version, about, max_term_width = 100, arg_required_else_help = true)]

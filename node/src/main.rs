@@ -5,6 +5,10 @@
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
+// Where the program is linked, and not where its tests are: see `build.rs`.
+#[cfg(not(test))]
+narad_wire::cooperative_rings!();
+
 fn main() -> std::process::ExitCode {
     narad_storage::memory::keep_freed();
     narad::cli::run()

@@ -11,6 +11,7 @@ use std::pin::pin;
 use std::time::{Duration, Instant};
 
 mod glommio_runtime;
+pub mod rings;
 mod slices;
 mod socket;
 
