@@ -6,7 +6,9 @@
 use super::core::Core;
 use super::plans;
 use super::registration::refused;
-use narad_core::ids::{NodeId, PartitionKey};
+use crate::context::NodeContext;
+use crate::messages::ProposeError;
+use narad_core::ids::{NodeId, PartitionKey, RaftIndex};
 use narad_core::meta::{EpochEnd, Member, MemberStatus, MetaState};
 use narad_core::planner::{DrainHold, Plan};
 use narad_wire::client::{
@@ -31,19 +33,6 @@ impl Core {
                 Ok(self.members_view(true))
             }
         }
-    }
-
-    /// Fails when `node` is no member. That it is gone, nothing takes back; not knowing it counts only behind a
-    /// barrier: a node that has just started, or was cut off, knows too few.
-    async fn known(&self, node: &NodeId) -> Result<(), WireFault> {
-        if !mentions(&self.state(), node) {
-            self.barrier().await.map_err(not_current)?;
-        }
-        let state = self.state();
-        if state.members.contains_key(node) {
-            return Ok(());
-        }
-        Err(no_member(&state, node))
     }
 
     /// The leader's address, when it is another node and not too many views are being forwarded
@@ -135,7 +124,7 @@ impl Core {
         draining: Option<NodeId>,
     ) -> Result<PlanView, WireFault> {
         if let Some(node) = &draining {
-            self.known(node).await?;
+            known(&self.ctx, node, self.barrier()).await?;
         }
         if let Some((addr, _forwarded)) = self.whom_to_ask() {
             let asked = self.call_plan(&addr, draining.as_ref()).await;
@@ -161,7 +150,7 @@ impl Core {
             let asked = self.call_loss(&addr, &node).await;
             return asked.map_err(narad_wire::error::WireError::into_fault);
         }
-        self.known(&node).await?;
+        known(&self.ctx, &node, self.barrier()).await?;
         let state = self.state();
         let beats = self.beats.borrow();
         let told = beats.told(&node, &state);
@@ -190,13 +179,28 @@ impl Core {
     }
 }
 
-/// Whether a state says anything about a node.
-pub(crate) fn mentions(state: &MetaState, node: &NodeId) -> bool {
-    state.members.contains_key(node) || state.removed.contains_key(node)
+/// Fails when `node` is no member. That it is gone, nothing takes back; not knowing it counts only behind a
+/// barrier: a node that has just started, or was cut off, knows too few. `barrier` is the caller's way to one, run
+/// only where it is needed.
+pub(crate) async fn known(
+    ctx: &NodeContext,
+    node: &NodeId,
+    barrier: impl Future<Output = Result<RaftIndex, ProposeError>>,
+) -> Result<(), WireFault> {
+    let mentions =
+        |state: &MetaState| state.members.contains_key(node) || state.removed.contains_key(node);
+    if !mentions(&ctx.state()) {
+        barrier.await.map_err(not_current)?;
+    }
+    let state = ctx.state();
+    if state.members.contains_key(node) {
+        return Ok(());
+    }
+    Err(no_member(&state, node))
 }
 
 /// Why `node` is no member, by a state that is known to be current.
-pub(crate) fn no_member(state: &MetaState, node: &NodeId) -> WireFault {
+fn no_member(state: &MetaState, node: &NodeId) -> WireFault {
     let fault = |text: String| WireFault::new(ErrorCode::NotMember, text);
     if state.forgotten.contains(node) {
         return fault(format!("{node} was given up while it was dead (narad cluster forget)"))
@@ -215,7 +219,7 @@ pub(crate) fn no_member(state: &MetaState, node: &NodeId) -> WireFault {
 }
 
 /// What is answered about a member that this node does not know, while it may only be behind.
-pub(crate) fn not_current(why: impl std::fmt::Display) -> WireFault {
+fn not_current(why: ProposeError) -> WireFault {
     let text = format!("this node cannot tell who the members are now: {why}");
     WireFault::new(ErrorCode::Unavailable, text)
         .hint("ask another node, or try again in a moment")

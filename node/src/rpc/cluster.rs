@@ -46,19 +46,6 @@ async fn ask_plan(server: &NodeServer, draining: Option<NodeId>) -> Result<PlanV
         .map_err(stopping)?
 }
 
-/// Fails when `id` is no member: not knowing it counts only behind a barrier.
-async fn known(server: &NodeServer, id: &NodeId) -> Result<(), WireFault> {
-    let ctx = &server.shard.ctx;
-    if !views::mentions(&ctx.state(), id) {
-        ctx.barrier().await.map_err(views::not_current)?;
-    }
-    let state = ctx.state();
-    if state.members.contains_key(id) {
-        return Ok(());
-    }
-    Err(views::no_member(&state, id))
-}
-
 /// Sets or clears the drain flag, or only shows what would follow.
 pub(crate) async fn decommission(
     server: &NodeServer,
@@ -70,18 +57,14 @@ pub(crate) async fn decommission(
         let id = node_id(&text(params.get_node())?)?;
         (id, params.get_cancel(), params.get_dry_run())
     };
-    known(server, &id).await?;
+    let ctx = &server.shard.ctx;
+    views::known(ctx, &id, ctx.barrier()).await?;
     if !dry_run {
         let command = Command::SetDraining {
             id: id.clone(),
             draining: !cancel,
         };
-        let (_, reply) = server
-            .shard
-            .ctx
-            .propose(command)
-            .await
-            .map_err(|e| unproposed(&e))?;
+        let (_, reply) = ctx.propose(command).await.map_err(|e| unproposed(&e))?;
         done(reply)?;
     }
     // The flag is set: a plan that cannot be shown now must not make it look as if it were not.
