@@ -22,6 +22,7 @@ pub mod replay;
 pub mod rescue;
 pub mod screen;
 pub mod topic;
+pub mod totals;
 pub mod units;
 pub mod when;
 

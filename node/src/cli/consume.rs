@@ -10,10 +10,11 @@ use super::error::{CliError, CliResult};
 use super::interrupt::Interrupt;
 use super::output::{Out, Progress};
 use super::replay::put_bytes;
+use super::totals::Totals;
 use super::units;
 use narad_wire::client::calls::{ConsumeRequest, Settle};
 use narad_wire::client::{Delivery, Lease};
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 use std::time::{Duration, Instant};
 
 /// Records asked for at a time.
@@ -55,30 +56,24 @@ pub async fn run(session: &Session, args: ConsumeArgs, interrupt: &mut Interrupt
 
 /// The totals, beside the records: on standard error.
 fn report(as_json: bool, no_ack: bool, tally: &Tally, took: Duration) {
-    let speed = units::per_second(tally.bytes, took);
-    let elapsed_ms = u64::try_from(took.as_millis()).unwrap_or(u64::MAX);
+    let totals = Totals {
+        records: tally.printed,
+        bytes: tally.bytes,
+        took,
+    };
     if as_json {
-        let body = json!({
-            "records": tally.printed,
-            "bytes": tally.bytes,
-            "acknowledged": tally.acked,
-            "delivered_again": tally.again,
-            "elapsed_ms": elapsed_ms,
-            "bytes_per_s": speed,
-        });
-        eprintln!("{body}");
+        let own = [
+            ("acknowledged", tally.acked),
+            ("delivered_again", tally.again),
+        ];
+        eprintln!("{}", totals.json(&own));
         return;
     }
     let mut text = format!("{} records printed", units::count(tally.printed));
     if !no_ack {
         text.push_str(&format!(", {} acknowledged", units::count(tally.acked)));
     }
-    text.push_str(&format!(
-        " ({} in {}, {})",
-        units::size(tally.bytes),
-        units::millis(elapsed_ms),
-        units::rate(speed)
-    ));
+    text.push_str(&format!(" ({})", totals.volume()));
     if tally.again > 0 {
         text.push_str(&format!(
             "; {} will be delivered again: their lease had ended",

@@ -10,6 +10,7 @@ use super::error::{CliError, CliResult};
 use super::interrupt::Interrupt;
 use super::lines::{BATCH_BYTES, Batch, Bounds, Source};
 use super::output::{Out, Progress};
+use super::totals::Totals;
 use super::units;
 use futures::FutureExt;
 use futures::future::select;
@@ -17,7 +18,6 @@ use futures::stream::{FuturesUnordered, StreamExt};
 use narad_core::ids::PartitionIndex;
 use narad_wire::client::{Produced, Record};
 use narad_wire::error::{WireError, WireFault};
-use serde_json::json;
 use std::pin::pin;
 use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
@@ -320,27 +320,24 @@ fn not_acknowledged((from, to): (u64, u64), error: WireError) -> CliError {
 }
 
 fn report(as_json: bool, tally: &Tally, took: Duration) -> CliResult {
-    let elapsed_ms = u64::try_from(took.as_millis()).unwrap_or(u64::MAX);
-    let speed = units::per_second(tally.bytes, took);
+    let totals = Totals {
+        records: tally.records,
+        bytes: tally.bytes,
+        took,
+    };
     if as_json {
         let mut out = Out::new();
-        out.json(&json!({
-            "records": tally.records,
-            "bytes": tally.bytes,
-            "committed": tally.committed,
-            "accepted": tally.accepted,
-            "sent_again": tally.sent_again,
-            "elapsed_ms": elapsed_ms,
-            "bytes_per_s": speed,
-        }))?;
+        out.json(&totals.json(&[
+            ("committed", tally.committed),
+            ("accepted", tally.accepted),
+            ("sent_again", tally.sent_again),
+        ]))?;
         return out.flush();
     }
     let mut text = format!(
-        "{} records acknowledged ({} in {}, {})",
+        "{} records acknowledged ({})",
         units::count(tally.records),
-        units::size(tally.bytes),
-        units::millis(elapsed_ms),
-        units::rate(speed)
+        totals.volume()
     );
     if tally.accepted > 0 {
         text.push_str(&format!(

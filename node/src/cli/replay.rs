@@ -9,12 +9,13 @@ use super::connect::Session;
 use super::error::{CliError, CliResult};
 use super::interrupt::Interrupt;
 use super::output::{Out, Progress, bytes_for_json};
+use super::totals::Totals;
 use super::units;
 use narad_core::ids::{Offset, PartitionIndex, WallMs};
 use narad_wire::client::Record;
 use narad_wire::client::calls::ReplayRequest;
 use narad_wire::limits::READ_MAX_BYTES;
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 use std::time::{Duration, Instant};
 
 /// Records asked for at a time.
@@ -135,26 +136,20 @@ async fn pump(
 
 /// The totals, beside the records: on standard error.
 fn report(as_json: bool, tally: &Tally, took: Duration) {
-    let speed = units::per_second(tally.bytes, took);
-    let elapsed_ms = u64::try_from(took.as_millis()).unwrap_or(u64::MAX);
+    let totals = Totals {
+        records: tally.printed,
+        bytes: tally.bytes,
+        took,
+    };
     if as_json {
-        let body = json!({
-            "records": tally.printed,
-            "bytes": tally.bytes,
-            "skipped": tally.skipped,
-            "next_offset": tally.at,
-            "elapsed_ms": elapsed_ms,
-            "bytes_per_s": speed,
-        });
-        eprintln!("{body}");
+        let own = [("skipped", tally.skipped), ("next_offset", tally.at)];
+        eprintln!("{}", totals.json(&own));
         return;
     }
     eprintln!(
-        "narad: {} records printed ({} in {}, {}); the next offset is {}",
+        "narad: {} records printed ({}); the next offset is {}",
         units::count(tally.printed),
-        units::size(tally.bytes),
-        units::millis(elapsed_ms),
-        units::rate(speed),
+        totals.volume(),
         tally.at
     );
 }
