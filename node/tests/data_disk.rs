@@ -19,9 +19,8 @@ use nix::sys::signal::{SigHandler, Signal, signal};
 use small_disk::small_disk;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::time::{Duration, Instant};
-use support::{Cluster, Node, PATIENCE, wait_for};
+use support::{Cluster, Node, PATIENCE, limit_files, wait_for};
 
 const MIB: u64 = 1 << 20;
 
@@ -256,15 +255,6 @@ fn a_disk_that_fills_up_refuses_produce_early_and_loses_nothing() {
     });
     cluster.nodes[0].stop();
     drop(mount);
-}
-
-/// Writes of a process beyond this offset of any file fail while it is set.
-fn limit_files(pid: i32, bytes: &str) {
-    let done = Command::new("prlimit")
-        .args([format!("--pid={pid}"), format!("--fsize={bytes}:")])
-        .status()
-        .expect("prlimit is part of util-linux");
-    assert!(done.success());
 }
 
 #[test]

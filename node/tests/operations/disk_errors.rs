@@ -1,23 +1,13 @@
 //! A disk that refuses writes for a while: the ingress WAL stops, says so, and is opened again while
 //! the node runs.
 
-use crate::support::{Cluster, wait_for};
+use crate::support::{Cluster, limit_files, wait_for};
 use crate::{ok, producing, text, wait_consumed};
 use nix::sys::signal::{SigHandler, Signal, signal};
-use std::process::Command;
 
 /// Writes beyond this offset of any file fail with EFBIG while it is set. Above the segments of the
 /// metadata log, below those of an ingress WAL.
 const LIMIT_BYTES: u64 = 6 << 20;
-
-/// Sets the soft limit, which may be raised again.
-fn limit(pid: i32, bytes: &str) {
-    let done = Command::new("prlimit")
-        .args([format!("--pid={pid}"), format!("--fsize={bytes}:")])
-        .status()
-        .expect("prlimit is part of util-linux");
-    assert!(done.success());
-}
 
 #[test]
 fn an_ingress_wal_that_an_error_has_stopped_is_open_again_without_a_restart() {
@@ -42,7 +32,7 @@ fn an_ingress_wal_that_an_error_has_stopped_is_open_again_without_a_restart() {
     let server = servers[through].clone();
     cluster.node(&owner).kill();
 
-    limit(cluster.nodes[through].pid(), &LIMIT_BYTES.to_string());
+    limit_files(cluster.nodes[through].pid(), &LIMIT_BYTES.to_string());
     let lines: Vec<String> = (0..9_000)
         .map(|n| format!("{n:06}-{}", "x".repeat(1_017)))
         .collect();
@@ -53,7 +43,7 @@ fn an_ingress_wal_that_an_error_has_stopped_is_open_again_without_a_restart() {
         let log = cluster.nodes[through].log();
         log.contains("an ingress WAL has stopped").then_some(())
     });
-    limit(cluster.nodes[through].pid(), "unlimited");
+    limit_files(cluster.nodes[through].pid(), "unlimited");
     let output = child.wait_with_output().expect("it ends");
     assert!(output.status.success(), "{}", text(&output));
     assert!(cluster.nodes[through].runs(), "the node was not restarted");

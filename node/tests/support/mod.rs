@@ -50,6 +50,15 @@ pub fn wait_for<T>(what: &str, mut found: impl FnMut() -> Option<T>) -> T {
     }
 }
 
+/// Writes of a process beyond this offset of any file fail while it is set: a soft limit, which may be raised again.
+pub fn limit_files(pid: i32, bytes: &str) {
+    let done = Command::new("prlimit")
+        .args([format!("--pid={pid}"), format!("--fsize={bytes}:")])
+        .status()
+        .expect("prlimit is part of util-linux");
+    assert!(done.success());
+}
+
 /// Three neighbouring ports that nobody listens on, below the range from which the kernel takes
 /// ports for outgoing connections. Each process of the test run begins at another place.
 pub fn free_ports() -> u16 {
