@@ -159,17 +159,6 @@ impl Drop for AlignedBuf {
 // SAFETY: the buffer owns its memory and hands it out through `&mut self` only.
 unsafe impl Send for AlignedBuf {}
 
-/// Bytes of a file that are sent at once.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Piece {
-    /// Where they begin.
-    pub(super) from: u64,
-    /// How many, at most.
-    pub(super) len: usize,
-    /// Others follow.
-    pub(super) more: bool,
-}
-
 /// What one stream sends through.
 pub(super) enum Sender {
     Splice(Pipe),
@@ -192,25 +181,25 @@ impl Sender {
         }
     }
 
-    /// Sends a piece, or the beginning of it. What `turn` gives is held while the file is read, and not while the
-    /// socket takes the bytes. Returns how many bytes, which may be fewer than asked for but are all sent.
+    /// Sends at most `len` bytes from `from` on; `more`: others follow. What `turn` gives is held while the file is
+    /// read, and not while the socket takes the bytes. Returns how many bytes, which may be fewer than asked for but
+    /// are all sent.
     pub(super) fn send<T>(
         &mut self,
         file: &File,
-        piece: Piece,
+        from: u64,
+        len: usize,
+        more: bool,
         socket: &TcpStream,
         turn: impl FnOnce() -> T,
     ) -> Result<usize, SendError> {
-        let piece = Piece {
-            len: piece.len.min(self.chunk()),
-            ..piece
-        };
+        let len = len.min(self.chunk());
         match self {
-            Self::Splice(pipe) => splice_chunk(pipe, file, piece, socket, turn),
+            Self::Splice(pipe) => splice_chunk(pipe, file, from, len, more, socket, turn),
             Self::Pread(buf) => {
-                let bytes = &mut buf.bytes()[..piece.len];
+                let bytes = &mut buf.bytes()[..len];
                 let held = turn();
-                let got = retry(|| file.read_at(bytes, piece.from)).map_err(SendError::Read)?;
+                let got = retry(|| file.read_at(bytes, from)).map_err(SendError::Read)?;
                 drop(held);
                 if got == 0 {
                     return Err(SendError::Read(io::ErrorKind::UnexpectedEof.into()));
@@ -251,23 +240,25 @@ fn retry<T>(mut call: impl FnMut() -> io::Result<T>) -> io::Result<T> {
 fn splice_chunk<T>(
     pipe: &Pipe,
     file: &File,
-    piece: Piece,
+    from: u64,
+    len: usize,
+    more: bool,
     socket: &TcpStream,
     turn: impl FnOnce() -> T,
 ) -> Result<usize, SendError> {
-    let Ok(mut offset) = i64::try_from(piece.from) else {
+    let Ok(mut offset) = i64::try_from(from) else {
         return Err(SendError::Read(io::ErrorKind::InvalidInput.into()));
     };
     let flags = SpliceFFlags::SPLICE_F_MOVE;
     let held = turn();
-    let (from, to) = (file.as_fd(), pipe.write.as_fd());
-    let got = retry(|| Ok(splice(from, Some(&mut offset), to, None, piece.len, flags)?))
+    let (segment, to) = (file.as_fd(), pipe.write.as_fd());
+    let got = retry(|| Ok(splice(segment, Some(&mut offset), to, None, len, flags)?))
         .map_err(SendError::Read)?;
     drop(held);
     if got == 0 {
         return Err(SendError::Read(io::ErrorKind::UnexpectedEof.into()));
     }
-    let flags = if piece.more {
+    let flags = if more {
         flags | SpliceFFlags::SPLICE_F_MORE
     } else {
         flags
@@ -301,12 +292,7 @@ pub(super) fn probe(dir: &Path, pipes: &PipePool) -> io::Result<()> {
         let (mut inward, _) = listener.accept()?;
         let pipe = pipes.take()?;
         for (from, more) in [(0, true), (4096, false)] {
-            let piece = Piece {
-                from,
-                len: 4096,
-                more,
-            };
-            splice_chunk(&pipe, &file, piece, &out, || ())
+            splice_chunk(&pipe, &file, from, 4096, more, &out, || ())
                 .map_err(|error| io::Error::other(error.to_string()))?;
         }
         drop(out);

@@ -5,7 +5,7 @@
 //! each chunk, so a closed session stops a range under way.
 
 use super::header::{BulkStatus, HeaderError, REQUEST_BYTES, RangeRequest, Response};
-use super::sender::{Piece, SendError, Sender, open_direct};
+use super::sender::{SendError, Sender, open_direct};
 use super::server::Shared;
 use crate::limits;
 use crate::runtime::give_way;
@@ -220,14 +220,11 @@ fn send_range(
         if !request.drain && shared.gives_way() {
             give_way();
         }
-        let piece = Piece {
-            from: request.from + sent,
-            len: chunk,
-            more,
-        };
-        let n = sender.send(file, piece, stream, turn).map_err(|error| {
+        let from = request.from + sent;
+        let outcome = sender.send(file, from, chunk, more, stream, turn);
+        let n = outcome.map_err(|error| {
             if matches!(error, SendError::Read(_)) {
-                tracing::warn!(%error, at = request.from + sent, "a range broke off");
+                tracing::warn!(%error, at = from, "a range broke off");
             }
             StreamEnd::Interrupted { sent, len, error }
         })? as u64;
