@@ -14,7 +14,7 @@ use narad_core::liveness::{
     BeatId, Liveness, LivenessEffect, LivenessInput, PromoteHold, ProposalEnd, RoundId,
 };
 use narad_core::meta::{Command, MetaState};
-use narad_core::planner::{Disks, DrainTold};
+use narad_core::planner::{Disks, DrainTold, Plan};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::rc::Rc;
 use tokio::sync::oneshot;
@@ -39,6 +39,8 @@ pub(super) struct Beats {
     no_room: NoRoom,
     /// The index under which this leader saw first that a node is leaving.
     leaving: BTreeMap<NodeId, RaftIndex>,
+    /// What the controller's last pass found, and over which metadata.
+    found: Option<(RaftIndex, Rc<Plan>)>,
 }
 
 impl Beats {
@@ -48,6 +50,19 @@ impl Beats {
         self.sizes.clear();
         self.leaving.clear();
         self.no_room = NoRoom::default();
+        self.found = None;
+    }
+
+    /// Keeps what a pass found over a state.
+    pub(super) fn keep(&mut self, applied: RaftIndex, plan: &Rc<Plan>) {
+        self.found = Some((applied, plan.clone()));
+    }
+
+    /// What the last pass found, if it was over the same metadata and nobody has told for the first time since.
+    /// Free bytes and sizes may be other ones by now: until the next tick the controller knows no better itself.
+    pub(super) fn found(&self, applied: RaftIndex) -> Option<Rc<Plan>> {
+        let (over, plan) = self.found.as_ref()?;
+        (*over == applied).then(|| plan.clone())
     }
 
     /// As [`Beats::told`], for the question whether a drained node may go: of one that is leaving
@@ -93,11 +108,13 @@ impl Beats {
     /// A log is made: it is empty, until its owner tells more.
     pub(super) fn made(&mut self, key: PartitionKey) {
         self.sizes.entry(key).or_insert(0);
+        self.found = None;
     }
 
     /// A target gives a partition up because its disk has no room.
     pub(super) fn had_no_room(&mut self, key: PartitionKey, target: NodeId) {
         self.no_room.note(mono_ms(), key, target);
+        self.found = None;
     }
 
     /// Bytes of partitions, as their owners told.
@@ -143,6 +160,9 @@ impl Beats {
             if state.assignment(key).is_some_and(|a| a.owner == beat.node) {
                 news.for_planner |= self.sizes.insert(key, bytes).is_none();
             }
+        }
+        if news.for_planner {
+            self.found = None;
         }
         news
     }
@@ -390,6 +410,56 @@ mod tests {
             topic: TopicId(1),
             partition: PartitionIndex(partition),
         }
+    }
+
+    #[test]
+    fn what_a_pass_found_is_shown_until_something_new_is_known() {
+        let mut state = MetaState::default();
+        let n1 = NodeId("n1".into());
+        let register = Command::Register {
+            id: n1.clone(),
+            addr: "n1:1".into(),
+            bulk_addr: "n1:2".into(),
+            http_addr: String::new(),
+            incarnation: NodeIncarnation(1),
+            disk: 1,
+            shards: 1,
+            version: "1".into(),
+        };
+        state.apply(RaftIndex(1), &register);
+        let beat = |disk_free_bytes| Beat {
+            node: n1.clone(),
+            incarnation: NodeIncarnation(1),
+            applied: RaftIndex(7),
+            undispatched: 0,
+            held_copies: 0,
+            disk_free_bytes,
+            disk_used_bytes: 0,
+            partition_bytes: Vec::new(),
+            cluster: None,
+            waiting_for: Vec::new(),
+        };
+        let plan = Rc::new(Plan::default());
+        let mut beats = Beats::default();
+        let news: [fn(&mut Beats); 3] = [
+            Beats::clear,
+            |beats| beats.made(key(1)),
+            |beats| beats.had_no_room(key(1), NodeId("n1".into())),
+        ];
+        for news in news {
+            beats.keep(RaftIndex(7), &plan);
+            assert!(beats.found(RaftIndex(7)).is_some());
+            assert!(beats.found(RaftIndex(8)).is_none(), "of newer metadata");
+            news(&mut beats);
+            assert!(beats.found(RaftIndex(7)).is_none());
+        }
+        beats.keep(RaftIndex(7), &plan);
+        beats.note(&beat(1 << 30), &state);
+        let heard = "its room was not known";
+        assert!(beats.found(RaftIndex(7)).is_none(), "{heard}");
+        beats.keep(RaftIndex(7), &plan);
+        beats.note(&beat(1 << 29), &state);
+        assert!(beats.found(RaftIndex(7)).is_some(), "a pass at the latest");
     }
 
     #[test]

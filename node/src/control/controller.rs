@@ -57,7 +57,8 @@ async fn pass(core: &Rc<Core>) -> bool {
     }
     let group = core.tend_group(&state);
     group.await;
-    let plan = core.plan(&state);
+    let plan = Rc::new(core.plan(&state));
+    core.beats.borrow_mut().keep(state.applied, &plan);
     if plan.cancels.is_empty() && plan.steps.is_empty() {
         return false;
     }
@@ -131,6 +132,12 @@ impl Core {
         let known = beats.known();
         let bounds = self.plan_limits();
         planner::plan_up_to(state, Some(known.disks()), bounds, limits::PLAN_STEPS_MAX)
+    }
+
+    /// [`Core::plan`] for those who ask again and again: what the last pass found, as long as it is of `state`.
+    pub(super) fn plan_found(&self, state: &MetaState) -> Rc<Plan> {
+        let found = self.beats.borrow().found(state.applied);
+        found.unwrap_or_else(|| Rc::new(self.plan(state)))
     }
 
     /// The whole plan as if `node` were draining.

@@ -55,14 +55,14 @@ impl Core {
         let holdings = state.holdings();
         let leader = status.leader.map(|(id, _)| id).unwrap_or_default();
         let drains = state.members.values().any(|member| member.draining);
-        let plan = (drains && self.leads()).then(|| self.plan(&state));
+        let plan = (drains && self.leads()).then(|| self.plan_found(&state));
         let members = state
             .members
             .values()
             .map(|member| {
                 let held = holdings.get(&member.id).copied().unwrap_or_default();
                 let count = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
-                let mut view = self.member_view(&state, member, plan.as_ref());
+                let mut view = self.member_view(&state, member, plan.as_deref());
                 view.owned = count(held.owned);
                 view.inbound = count(held.inbound);
                 view.outbound = count(held.outbound);
