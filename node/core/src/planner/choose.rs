@@ -131,6 +131,10 @@ const GIVE_WAY_MAX: usize = 64;
 /// the control core, which has heartbeats to answer.
 const LOOKS_MAX: usize = 2_000_000;
 
+/// Partitions that a step only passes over for each pair that they count as: finding its candidates, and closing
+/// the gap of the one that is taken, is a walk through memory, a pair some look-ups in maps.
+const PASSED_PER_LOOK: usize = 16;
+
 /// What was worked out.
 #[derive(Default)]
 pub(super) struct Chosen {
@@ -264,7 +268,8 @@ fn best(view: &View<'_>, shares: &Shares, sources: &[usize]) -> Option<(Place, u
     for source in sources {
         let items = &view.movable[*source];
         let places = candidates(items, everywhere);
-        shares.looked(places.len().saturating_mul(targets.len()));
+        let pairs = places.len().saturating_mul(targets.len());
+        shares.looked(pairs.saturating_add(items.len() / PASSED_PER_LOOK));
         for place in places {
             let item = &items[place];
             let options: Vec<usize> = targets

@@ -436,3 +436,25 @@ fn what_is_too_much_to_compare_in_one_pass_is_left_to_the_next() {
     assert!((1..100).contains(&plan.steps.len()), "{}", plan.steps.len());
     assert_eq!(plan.steps.len() + plan.more, 20_000);
 }
+
+#[test]
+fn what_is_passed_over_counts_as_well() {
+    // Of each topic one stands for all others, so that hardly a pair is compared.
+    let mut world = World::new(3);
+    for number in 2..=3 {
+        world.done(drain(number, true));
+    }
+    for number in 0..4 {
+        world.topic(&format!("t{number}"), 10_000, None);
+    }
+    for number in 2..=3 {
+        world.done(drain(number, false));
+    }
+    let plan = plan_drained(&world.state, &node(1), None);
+    assert!(
+        (64..1_000).contains(&plan.steps.len()),
+        "{}",
+        plan.steps.len()
+    );
+    assert_eq!(plan.steps.len() + plan.more, 40_000);
+}
