@@ -14,7 +14,7 @@ use crate::staging::Installed;
 use crate::store::Store;
 use crate::store::append::Appended;
 use crate::store::keep::Age;
-use crate::store::read::ReadBatch;
+use crate::store::read::{ReadBatch, Refused};
 use crate::store::recover::{RecoveryReport, scan_file};
 use crate::store::scrub::ScrubReport;
 use crate::store::state::{LogStats, OnDurable, State};
@@ -279,7 +279,23 @@ impl Log {
         max_records: usize,
         max_bytes: usize,
     ) -> Result<ReadBatch, StorageError> {
-        self.0.read_as(from, max_records, max_bytes, true).await
+        let refused = Refused::PassedOver;
+        self.0.read_as(from, max_records, max_bytes, refused).await
+    }
+
+    /// As [`Self::read`], right behind [`Self::read_around`]: what that left out while it read ahead counts as
+    /// damaged, without another try. What the disk refuses beyond is an error.
+    ///
+    /// # Errors
+    /// The disk's error.
+    pub async fn read_on(
+        &self,
+        from: Offset,
+        max_records: usize,
+        max_bytes: usize,
+    ) -> Result<ReadBatch, StorageError> {
+        let refused = Refused::FailsAnew;
+        self.0.read_as(from, max_records, max_bytes, refused).await
     }
 
     /// First visible offset whose record has this time or a later one; the high-watermark when there is

@@ -111,6 +111,15 @@ fn what_the_disk_refuses_for_good_is_read_around_and_a_disk_that_is_gone_has_los
         let (log, _) = Log::open(&root, copy(1), &options()).await.unwrap();
         armed.set(true);
         log.read(Offset(0), 100, 1 << 20).await.unwrap_err();
+        let first = log.read_around(Offset(0), 1, 1 << 20).await.unwrap();
+        assert_eq!((first.records.len(), first.skipped), (1, 0));
+        // What this one has left out while it read ahead, others ask the disk for.
+        log.read(Offset(1), 100, 1 << 20).await.unwrap_err();
+        let on = log.read_on(Offset(1), 2, 1 << 20).await.unwrap();
+        assert_eq!(on.records.len(), 2);
+        armed.set(false);
+        expect_numbers(&log, 0..60, 700).await;
+        armed.set(true);
         let read = log.read_around(Offset(0), 100, 1 << 20).await.unwrap();
         let found: Vec<u64> = read.records.iter().map(|(at, _)| at.0).collect();
         let lost = 60 - found.len() as u64;

@@ -187,7 +187,8 @@ impl Partition {
         }
     }
 
-    /// Reads for consumers: around what the disk has refused for too long.
+    /// Reads for consumers: around what the disk has refused for too long, and what was waited for once is not
+    /// waited for again by those who are given the records behind.
     pub(crate) async fn read(
         &self,
         at: Offset,
@@ -198,7 +199,7 @@ impl Partition {
         if lost {
             return self.log.read_around(at, count, left).await;
         }
-        self.log.read(at, count, left).await
+        self.log.read_on(at, count, left).await
     }
 
     /// Tells of a read at `at` that the disk refused.

@@ -65,6 +65,8 @@ pub(crate) struct Stash {
     pub(crate) pos: u64,
     /// Bytes of contents in `records`.
     pub(crate) bytes: usize,
+    /// Something that the disk refused was read around, and may be left out.
+    pub(crate) passed_over: bool,
     partial: Vec<u8>,
     /// Bytes that `partial` must have before it can be looked at again.
     need: usize,
@@ -83,6 +85,7 @@ impl Stash {
             next,
             pos,
             bytes: 0,
+            passed_over: false,
             partial: Vec::new(),
             need: 0,
             pieces: VecDeque::new(),
@@ -123,6 +126,7 @@ impl Stash {
                     return Err(error);
                 }
                 blocks = around::read_blocks(file, begin, piece.bytes.0, error).await?;
+                self.passed_over = true;
                 &blocks
             }
         };

@@ -23,9 +23,19 @@ pub struct ReadBatch {
     pub skipped: u64,
 }
 
+/// What becomes of what the disk refuses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Refused {
+    /// It is an error, whatever others have made of it: the disk is asked.
+    Fails,
+    /// It is an error, but what was passed over once is not asked for again.
+    FailsAnew,
+    /// It is passed over.
+    PassedOver,
+}
+
 struct Want {
-    /// What the disk refuses is passed over.
-    around: bool,
+    refused: Refused,
     records: usize,
     bytes: usize,
     hwm: Offset,
@@ -59,16 +69,17 @@ impl Store {
         max_records: usize,
         max_bytes: usize,
     ) -> Result<ReadBatch, StorageError> {
-        self.read_as(from, max_records, max_bytes, false).await
+        self.read_as(from, max_records, max_bytes, Refused::Fails)
+            .await
     }
 
-    /// As [`Self::read`]; `around`: see [`crate::Log::read_around`].
+    /// As [`Self::read`], for what the disk refuses.
     pub(crate) async fn read_as(
         &self,
         from: Offset,
         max_records: usize,
         max_bytes: usize,
-        around: bool,
+        refused: Refused,
     ) -> Result<ReadBatch, StorageError> {
         let mut batch = ReadBatch::default();
         let mut want = {
@@ -76,7 +87,7 @@ impl Store {
             batch.next = from.max(state.start);
             batch.skipped = batch.next.0 - from.0;
             Want {
-                around,
+                refused,
                 records: max_records,
                 bytes: max_bytes.max(1),
                 hwm: state.hwm(),
@@ -137,12 +148,13 @@ impl Store {
         if batch.next >= bound {
             return Ok(());
         }
-        let mut stash = match self.take_stash(id, batch.next) {
+        let around = want.refused == Refused::PassedOver;
+        let mut stash = match self.take_stash(id, batch.next, want.refused) {
             Some(stash) => stash,
             None => {
                 match self.ensure_index(id).await {
                     // From further in front, then: the index is to be had from the refused part only.
-                    Err(error) if !want.around => return Err(error),
+                    Err(error) if !around => return Err(error),
                     Err(_) | Ok(()) => {}
                 }
                 let pos = self.locate(id, batch.next);
@@ -173,7 +185,7 @@ impl Store {
                 return Ok(());
             };
             let largest = self.options.io_chunk_bytes as u64;
-            let advance = stash.advance(&file, (len, end), largest, want.around);
+            let advance = stash.advance(&file, (len, end), largest, around);
             let read = advance.await?;
             let mut state = self.state.borrow_mut();
             state.work.reads += 1;
@@ -188,10 +200,11 @@ impl Store {
         self.state.borrow_mut().stashes.clear();
     }
 
-    fn take_stash(&self, id: SegmentId, next: Offset) -> Option<Stash> {
+    fn take_stash(&self, id: SegmentId, next: Offset, refused: Refused) -> Option<Stash> {
         let mut state = self.state.borrow_mut();
         let at = state.stashes.iter().position(|s| {
             s.segment == id
+                && (!s.passed_over || refused != Refused::Fails)
                 && s.records.front().map_or(s.next, |(o, _)| *o) <= next
                 && next <= s.next
         })?;
