@@ -94,10 +94,12 @@ interface Node {
   # partitions begin anew, empty, on other nodes. deaths: Loss.deaths of the list whose loss is accepted;
   # refused when the node was heard since. 0: the node as it is now, whatever that loses.
 
-  farewell @23 (node :Text) -> (removed :Bool, topics :List(Topic), error :Common.Error);
+  farewell @23 (node :Text, cluster :UInt64, recovery :UInt64)
+      -> (removed :Bool, topics :List(Topic), error :Common.Error, lost :Bool);
   # What hands over the disk of a node that is no member any more: whether this cluster has removed
   # that node, and all topics, without figures. Both as a leader has just confirmed them; unavailable
-  # where none has.
+  # where none has. lost: it was a member only in what a replaced quorum alone knew, as the cluster that the
+  # disk names and the latest replacement in its log say (each 0: none).
 }
 
 interface Receipt {

@@ -24,7 +24,7 @@ mod transport;
 pub(crate) mod views;
 
 pub use machine::MetaMachine;
-pub(crate) use machine::encode;
+pub(crate) use machine::{encode, latest_recovery};
 
 use crate::context::{Farewell, NodeContext};
 use crate::limits;
@@ -105,7 +105,7 @@ pub enum ControlError {
     /// Its metadata and the cluster's contradict each other.
     #[error(
         "node {id} cannot go on with the cluster's metadata: {reason}. Nothing on its disk was changed: give the \
-         node up (narad cluster forget {id}), hand over what its disk holds (narad salvage), and only then \
+         node up (narad cluster forget {id}) if narad cluster members lists it, hand over what its disk holds (narad salvage), and only then \
          empty the disk and join under a new id"
     )]
     Diverged {

@@ -2,14 +2,16 @@
 //!
 //! What this file keeps true: records go the way of any client's, with the partition that they were in
 //! named; one is noted as handed over only after the cluster has answered that it is durable there, and as
-//! unwanted only when a leader has confirmed that its topic is gone; a cluster that did not remove this node
-//! gets nothing, because it may be another one; what is cut short is still on the disk and goes on at the
+//! unwanted only when a leader has confirmed that its topic is gone; a cluster that neither removed this node nor
+//! lost it with a quorum gets nothing, because it may be another one; what is cut short is still on the disk and goes on at the
 //! next attempt, where some may be sent twice.
 
+use crate::control;
 use crate::data_dir::DataDir;
 use crate::limits::{SALVAGE_GIVE_UP_MS, SALVAGE_PAUSE_MS};
+use crate::raft::rescue;
 use crate::shard::limits::{SALVAGE_BYTES, SALVAGE_RECORDS};
-use narad_core::ids::{NodeId, Offset, PartitionIndex, TopicId, WalSeq, WallMs};
+use narad_core::ids::{ClusterId, NodeId, Offset, PartitionIndex, TopicId, WalSeq, WallMs};
 use narad_storage::{Log, Options, StorageError, Wal, WalEntry, WalOptions, layout};
 use narad_wire::client::{Client, ClientOptions, Record};
 use narad_wire::error::{ErrorCode, WireError, WireFault};
@@ -97,7 +99,7 @@ impl From<WireError> for SalvageError {
 /// [`SalvageError`]; what was not handed over stays on the disk.
 pub fn run(dir: &DataDir, servers: Vec<String>, what: What) -> Result<Handed, SalvageError> {
     let root = dir.path().to_path_buf();
-    let node = dir.node_id().clone();
+    let (node, cluster) = (dir.node_id().clone(), dir.cluster());
     let executor = glommio::LocalExecutorBuilder::new(glommio::Placement::Unbound)
         .name("salvage")
         .make()
@@ -109,6 +111,8 @@ pub fn run(dir: &DataDir, servers: Vec<String>, what: What) -> Result<Handed, Sa
         let mut salvage = Salvage {
             client,
             node,
+            cluster,
+            root: root.clone(),
             topics: None,
         };
         let mut handed = Handed::default();
@@ -144,6 +148,10 @@ struct Salvage {
     client: Client<Glommio>,
     /// Whose disk it is.
     node: NodeId,
+    /// The cluster that the disk names.
+    cluster: Option<ClusterId>,
+    /// Where its data is.
+    root: PathBuf,
     /// Living topics by incarnation, as a leader confirmed them after this node had left; so one that
     /// this disk knows and that is not among them is gone for good. None before somebody has asked.
     topics: Option<BTreeMap<TopicId, String>>,
@@ -294,17 +302,35 @@ impl Salvage {
             if let Some(topics) = &self.topics {
                 return Ok(topics.get(&topic).cloned());
             }
-            match self.client.farewell(self.node.as_str()).await {
+            match self.farewell().await {
                 Ok(view) => self.topics = Some(confirmed(&self.node, view)?),
                 Err(error) => pause(until, error).await?,
             }
         }
     }
+
+    /// What the cluster says about this node; of one that it has not removed, with what the disk tells of its line.
+    async fn farewell(&self) -> Result<FarewellView, WireError> {
+        let node = self.node.as_str();
+        let view = self.client.farewell(node, None).await?;
+        let Some(cluster) = self.cluster.filter(|_| !view.removed) else {
+            return Ok(view);
+        };
+        let contents = rescue::contents(&self.root.join("raft"), node).await;
+        let contents = contents.map_err(|error| error.to_string());
+        match contents.and_then(|found| control::latest_recovery(&found)) {
+            Ok(recovery) => self.client.farewell(node, Some((cluster, recovery))).await,
+            Err(error) => {
+                tracing::warn!(error, "the metadata on this disk does not tell whose it is");
+                Ok(view)
+            }
+        }
+    }
 }
 
-/// The topics of the cluster that this node was removed from.
+/// The topics of the cluster that this node was removed from, or lost with its quorum.
 fn confirmed(node: &NodeId, view: FarewellView) -> Result<BTreeMap<TopicId, String>, SalvageError> {
-    if !view.removed {
+    if !view.removed && !view.lost {
         return Err(SalvageError::NotRemoved { node: node.clone() });
     }
     let topics = view.topics.into_iter();
@@ -377,8 +403,14 @@ mod tests {
         let mut view = FarewellView::default();
         let refused = confirmed(&node, view.clone());
         assert!(matches!(refused, Err(SalvageError::NotRemoved { node }) if node.0 == "n3"));
-        view.removed = true;
-        assert!(confirmed(&node, view).expect("its cluster").is_empty());
+        for (removed, lost) in [(true, false), (false, true)] {
+            (view.removed, view.lost) = (removed, lost);
+            assert!(
+                confirmed(&node, view.clone())
+                    .expect("its cluster")
+                    .is_empty()
+            );
+        }
     }
 
     #[test]

@@ -301,6 +301,9 @@ pub struct LocationView {
 pub struct FarewellView {
     /// Whether it has removed that node, or given it up.
     pub removed: bool,
+    /// Whether that node was a member only in what a replaced quorum alone knew.
+    #[serde(default)]
+    pub lost: bool,
     /// All topics, without figures.
     pub topics: Vec<TopicView>,
 }

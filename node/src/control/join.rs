@@ -14,7 +14,7 @@ use narad_wire::error::{ErrorCode, WireFault};
 use std::rc::Rc;
 
 /// What becomes of a node whose committed metadata was lost with a quorum.
-const DIVERGED_HINT: &str = "give it up with narad cluster forget, hand over what its disk holds with narad \
+const DIVERGED_HINT: &str = "give it up with narad cluster forget if it is listed as a member, hand over what its disk holds with narad \
     salvage, and only then empty the disk and join under a new id";
 
 /// A proposal without an answer, for a peer.

@@ -3,8 +3,9 @@
 //! What this file keeps true: every applied batch is published once, before anyone is told that
 //! its proposal is applied; what a newer release wrote is not passed over: the node stops before it.
 
+use crate::raft::rescue::Contents;
 use crate::raft::{Machine, MembershipView, Unfit};
-use narad_core::ids::{RaftIndex, RaftTerm};
+use narad_core::ids::{RaftIndex, RaftTerm, RecoveryId};
 use narad_core::meta::{Command, LogPoint, MetaState, Reply, Stranger};
 use std::sync::Arc;
 use tokio::sync::watch;
@@ -41,6 +42,27 @@ impl MetaMachine {
 #[must_use]
 pub(crate) fn encode(command: &Command) -> Vec<u8> {
     serde_json::to_vec(command).expect("a command is JSON")
+}
+
+/// The latest replaced quorum that a snapshot and proposals behind it tell of, be they committed or not.
+///
+/// # Errors
+/// For the operator: what was written by a newer release is not understood.
+pub(crate) fn latest_recovery(contents: &Contents) -> Result<Option<RecoveryId>, String> {
+    let mut known: Vec<RecoveryId> = Vec::new();
+    if let Some(snapshot) = &contents.snapshot {
+        let state: MetaState = serde_json::from_slice(snapshot).map_err(|error| newer(&error))?;
+        known.extend(state.recoveries.iter().map(|one| one.id));
+    }
+    for proposal in &contents.proposals {
+        let command = serde_json::from_slice(proposal).map_err(|error| newer(&error))?;
+        if let Command::Recovered { recovery } = command
+            && !known.contains(&recovery.id)
+        {
+            known.push(recovery.id);
+        }
+    }
+    Ok(known.pop())
 }
 
 /// A reply out of the answer to a proposal.
@@ -123,6 +145,33 @@ fn newer(error: &serde_json::Error) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_latest_replacement_is_found_in_the_snapshot_and_behind_it() {
+        let recovered = |id, index| Command::Recovered {
+            recovery: narad_core::meta::Recovery {
+                id: RecoveryId(id),
+                kept: LogPoint {
+                    term: RaftTerm(1),
+                    index: RaftIndex(index),
+                },
+            },
+        };
+        let mut contents = Contents::default();
+        assert_eq!(latest_recovery(&contents), Ok(None));
+        let mut state = MetaState::default();
+        for (index, id) in [(5, 7), (9, 8)] {
+            state.apply(RaftIndex(index), &recovered(id, index - 1));
+        }
+        contents.snapshot = Some(serde_json::to_vec(&state).unwrap());
+        // One that the snapshot knows as well, as logs keep some of what is in it.
+        contents.proposals.push(encode(&recovered(7, 4)));
+        assert_eq!(latest_recovery(&contents), Ok(Some(RecoveryId(8))));
+        contents.proposals.push(encode(&recovered(9, 20)));
+        assert_eq!(latest_recovery(&contents), Ok(Some(RecoveryId(9))));
+        contents.proposals.push(b"{\"Unheard\":1}".to_vec());
+        assert!(latest_recovery(&contents).is_err());
+    }
     use narad_core::ids::{NodeId, NodeIncarnation, RecoveryId};
     use narad_core::meta::Recovery;
 

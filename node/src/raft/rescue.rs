@@ -61,6 +61,39 @@ pub async fn look(dir: &Path, node_id: &str) -> Result<Standing, RescueError> {
     standing
 }
 
+/// What a Raft directory holds for the machine: its snapshot, and the proposals in the log, committed or not.
+#[derive(Debug, Default)]
+pub struct Contents {
+    /// The snapshot, if there is one.
+    pub snapshot: Option<Vec<u8>>,
+    /// The proposals, in order; the snapshot may know some of them.
+    pub proposals: Vec<Vec<u8>>,
+}
+
+/// Reads what the Raft directory of a node that does not run holds for the machine.
+///
+/// # Errors
+/// [`RescueError`]; nothing is changed but what every start repairs.
+pub async fn contents(dir: &Path, node_id: &str) -> Result<Contents, RescueError> {
+    let mut opened = store::open(dir, node_id).await?;
+    let found = read_contents(&mut opened).await;
+    opened.log.close().await?;
+    found
+}
+
+async fn read_contents(opened: &mut store::Opened) -> Result<Contents, RescueError> {
+    let mut found = Contents {
+        snapshot: opened.snapshot.load().await?.map(|one| one.snapshot),
+        ..Contents::default()
+    };
+    for entry in opened.log.try_get_log_entries(..).await? {
+        if let EntryPayload::Normal(Proposal(bytes)) = entry.payload {
+            found.proposals.push(bytes);
+        }
+    }
+    Ok(found)
+}
+
 async fn read(opened: &mut store::Opened) -> Result<Standing, RescueError> {
     let snapshot = opened.snapshot.meta();
     let state = opened.log.get_log_state().await?;

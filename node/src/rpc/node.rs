@@ -367,13 +367,11 @@ impl node::Server for NodeServer {
         params: node::FarewellParams,
         mut results: node::FarewellResults,
     ) -> Result<(), capnp::Error> {
-        let outcome = match text(params.get().and_then(|p| p.get_node())) {
-            Ok(node) => topics::farewell(&self, &node).await,
-            Err(fault) => Err(fault),
-        };
+        let outcome = topics::farewell(&self, &params).await;
         answer!(results, outcome, |view| {
             let mut builder = results.get();
             builder.set_removed(view.removed);
+            builder.set_lost(view.lost);
             let mut list = builder.init_topics(list_len(view.topics.len()));
             for (index, topic) in (0u32..).zip(&view.topics) {
                 write_topic(list.reborrow().get(index), topic);

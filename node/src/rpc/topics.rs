@@ -14,7 +14,7 @@ use crate::shard::lookup::{lookup, topic_name};
 use crate::shard::shard::Shard;
 use crate::shard::{faults, peers};
 use futures::future::join_all;
-use narad_core::ids::{NodeId, TopicId};
+use narad_core::ids::{ClusterId, NodeId, RecoveryId, TopicId};
 use narad_core::meta::{
     Assignment, Command, Member, MemberStatus, MetaState, Setting, Topic, TopicSettings,
 };
@@ -109,9 +109,16 @@ fn all(state: &MetaState) -> Vec<TopicView> {
 
 /// Whether a node was removed, and all topics, both behind a barrier: whoever asks throws away what
 /// belongs to no topic.
-pub(crate) async fn farewell(server: &NodeServer, node: &str) -> Result<FarewellView, WireFault> {
+pub(crate) async fn farewell(
+    server: &NodeServer,
+    params: &node::FarewellParams,
+) -> Result<FarewellView, WireFault> {
     let _permit = server.gate.enter().await?;
-    let node = NodeId::parse(node).map_err(|error| {
+    let params = params.get().map_err(malformed)?;
+    let cluster = Some(ClusterId(params.get_cluster())).filter(|id| id.0 != 0);
+    let recovery = Some(RecoveryId(params.get_recovery())).filter(|id| id.0 != 0);
+    let node = text(params.get_node())?;
+    let node = NodeId::parse(&node).map_err(|error| {
         faults::invalid(
             format!("the node id {node:?} {error}"),
             "name the node whose disk it is",
@@ -122,6 +129,7 @@ pub(crate) async fn farewell(server: &NodeServer, node: &str) -> Result<Farewell
     let state = ctx.state();
     Ok(FarewellView {
         removed: state.removed.contains_key(&node),
+        lost: state.joined_in_lost(&node, cluster, recovery),
         topics: all(&state),
     })
 }

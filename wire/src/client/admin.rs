@@ -15,7 +15,7 @@ use crate::view::{
     FarewellView, LocationView, LossView, MembersView, MoveView, MovesView, NodeView, PlanStepView,
     PlanView, TopicSettingsView, TopicView,
 };
-use narad_core::ids::PartitionIndex;
+use narad_core::ids::{ClusterId, PartitionIndex, RecoveryId};
 use narad_core::meta::Setting;
 use narad_schema::client_capnp::{move_, plan_step};
 
@@ -121,19 +121,29 @@ impl<R: Runtime> Client<R> {
     }
 
     /// What hands over the disk of `node` asks first: whether the cluster has removed it, and which
-    /// topics there are, both confirmed by a leader.
+    /// topics there are, both confirmed by a leader. With `line`, the cluster and the latest replaced quorum
+    /// that the disk knows of, also whether it was a member only in what a replaced quorum alone knew.
     ///
     /// # Errors
     /// [`WireError`]; nothing is known then.
-    pub async fn farewell(&self, node: &str) -> Result<FarewellView, WireError> {
+    pub async fn farewell(
+        &self,
+        node: &str,
+        line: Option<(ClusterId, Option<RecoveryId>)>,
+    ) -> Result<FarewellView, WireError> {
         self.question(async |to, _, time| {
             let mut request = to.farewell_request();
             request.get().set_node(node);
+            if let Some((cluster, recovery)) = line {
+                request.get().set_cluster(cluster.0);
+                request.get().set_recovery(recovery.map_or(0, |id| id.0));
+            }
             call_on(self.runtime(), time, request.send(), |r| {
                 check(r.has_error(), r.get_error())?;
                 let topics = r.get_topics()?.iter().map(read_topic);
                 Ok(FarewellView {
                     removed: r.get_removed(),
+                    lost: r.get_lost(),
                     topics: topics.collect::<Result<_, WireError>>()?,
                 })
             })

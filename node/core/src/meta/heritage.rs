@@ -161,16 +161,38 @@ impl MetaState {
         next.is_some_and(|next| index > next.kept.index)
     }
 
+    /// How many replacements a log knows of whose latest one is `recovery`; `None` where that is none of this state's.
+    fn known_until(&self, recovery: Option<RecoveryId>) -> Option<usize> {
+        let Some(id) = recovery else {
+            return Some(0);
+        };
+        let at = self.recoveries.iter().position(|known| known.id == id)?;
+        Some(at + 1)
+    }
+
+    /// Whether `id` joined in what a replaced quorum alone knew, so that it is neither a member nor removed here, and
+    /// what is on its disk is this cluster's to take over. Of the disk: its cluster, and the latest replacement that is
+    /// in its log, applied or not: were it of the line that goes on here, or of another one beside it, `id` would
+    /// be known here or is not to be.
+    #[must_use]
+    pub fn joined_in_lost(
+        &self,
+        id: &NodeId,
+        cluster: Option<ClusterId>,
+        recovery: Option<RecoveryId>,
+    ) -> bool {
+        let ours = cluster.is_some() && cluster == self.cluster;
+        let met = self.members.contains_key(id) || self.removed.contains_key(id);
+        let behind = |known| known < self.recoveries.len();
+        ours && !met && self.known_until(recovery).is_some_and(behind)
+    }
+
     /// Whether a log that is applied up to `applied`, with `recovery` as the latest replacement until there, is a
     /// part of the log behind this state.
     #[must_use]
     pub fn continues(&self, recovery: Option<RecoveryId>, applied: LogPoint) -> bool {
-        let seen = match recovery {
-            None => 0,
-            Some(id) => match self.recoveries.iter().position(|known| known.id == id) {
-                Some(at) => at + 1,
-                None => return false,
-            },
+        let Some(seen) = self.known_until(recovery) else {
+            return false;
         };
         // The first replacement that it does not know of cut the log that it was written under.
         self.recoveries

@@ -133,6 +133,29 @@ fn a_log_with_more_than_a_replaced_quorum_kept_is_not_continued() {
 }
 
 #[test]
+fn one_that_joined_in_what_a_replaced_quorum_lost_is_told_from_a_stranger() {
+    let mut world = World::new(2);
+    world.done(identify(A));
+    let lost = |world: &World, id: u64, cluster, recovery: Option<u64>| {
+        let recovery = recovery.map(RecoveryId);
+        world.state.joined_in_lost(&node(id), cluster, recovery)
+    };
+    assert!(!lost(&world, 9, Some(A), None), "nothing was lost");
+    let end = world.state.applied.0;
+    world.done(recovered(7, 1, end));
+    assert!(lost(&world, 9, Some(A), None));
+    assert!(!lost(&world, 1, Some(A), None), "a member");
+    assert!(!lost(&world, 9, Some(B), None), "of another cluster");
+    assert!(!lost(&world, 9, None, None), "nobody knows of which");
+    assert!(!lost(&world, 9, Some(A), Some(7)), "of the line of today");
+    assert!(!lost(&world, 9, Some(A), Some(8)), "of one beside it");
+    let end = world.state.applied.0;
+    world.done(recovered(8, 2, end));
+    assert!(lost(&world, 9, Some(A), None) && lost(&world, 9, Some(A), Some(7)));
+    assert!(!lost(&world, 9, Some(A), Some(8)));
+}
+
+#[test]
 fn topics_are_not_given_the_identity_of_one_that_was_lost() {
     let mut world = World::new(3);
     let kept = world.topic("a", 1, None);
