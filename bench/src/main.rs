@@ -10,7 +10,7 @@ use narad_bench::flow::{self, FlowArgs};
 use narad_bench::freeze::{self, FreezeArgs};
 use narad_bench::produce::{self, ProduceArgs};
 use narad_bench::report::Outcome;
-use narad_bench::rig::echo;
+use narad_bench::rig::echo::{self, EchoKind};
 use narad_bench::servers::Servers;
 use narad_bench::stop::Stop;
 use narad_bench::storage::{self, StorageArgs};
@@ -66,7 +66,11 @@ enum Command {
     Throttle(ThrottleArgs),
     /// Answer calls with the bytes that came, until standard input ends: one side of produce
     #[command(hide = true)]
-    Echo,
+    Echo {
+        /// With the libraries' own connection code and rings
+        #[arg(long)]
+        bare: bool,
+    },
     /// Bandwidth and processor time of copies, beside what disk, wire and a bare copy give
     Copy(CopyArgs),
 }
@@ -75,6 +79,9 @@ fn main() -> ExitCode {
     narad_storage::memory::keep_freed();
     let cli = Cli::parse();
     let stop = Stop::install();
+    if matches!(cli.command, Command::Echo { bare: true }) {
+        narad_wire::runtime::rings::make_as_asked();
+    }
     let executor = glommio::LocalExecutorBuilder::new(glommio::Placement::Unbound)
         .io_memory(256 << 10)
         .name("bench")
@@ -129,7 +136,7 @@ fn main() -> ExitCode {
                 }
                 Err(error) => failed(&error),
             },
-            Command::Echo => match echo::serve().await {
+            Command::Echo { bare } => match echo::serve(EchoKind::of(bare)).await {
                 Ok(()) => ExitCode::SUCCESS,
                 Err(error) => failed(&error),
             },

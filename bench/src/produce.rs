@@ -12,7 +12,7 @@ use crate::report::bars::{Bar, BarReport};
 use crate::report::machine::Machine;
 use crate::rig::RigError;
 use crate::rig::bench_cluster::{ClusterArgs, Measured};
-use crate::rig::echo::EchoProcess;
+use crate::rig::echo::{EchoKind, EchoProcess};
 use crate::rig::place::Place;
 use crate::stop::Stop;
 use crate::units::parse_bytes;
@@ -95,8 +95,10 @@ pub struct Bench<'a> {
     pub args: &'a ProduceArgs,
     /// The cluster.
     pub cluster: &'a Measured,
-    /// The echo.
+    /// The bare echo.
     pub echo: &'a EchoProcess,
+    /// The one with a node's connection code.
+    pub own_echo: &'a EchoProcess,
     /// Room on the disk.
     pub place: &'a Place,
     /// Whether to end.
@@ -116,7 +118,8 @@ pub async fn run(args: &ProduceArgs, stop: &Stop) -> Result<Outcome, RigError> {
     }
     let place = Place::new(&args.cluster.dir)?;
     let machine = Machine::of(place.dir());
-    let echo = EchoProcess::start().map_err(RigError::Echo)?;
+    let start = |kind| EchoProcess::start(kind).map_err(RigError::Echo);
+    let (echo, own_echo) = (start(EchoKind::Bare)?, start(EchoKind::Own)?);
     let sizes = if args.cluster.server.is_empty() {
         args.nodes.clone()
     } else {
@@ -130,6 +133,7 @@ pub async fn run(args: &ProduceArgs, stop: &Stop) -> Result<Outcome, RigError> {
             args,
             cluster: &cluster,
             echo: &echo,
+            own_echo: &own_echo,
             place: &place,
             stop,
         };

@@ -68,20 +68,25 @@ pub async fn all(
 /// Both sides of the bars about small calls.
 struct Small {
     echo: Rc<EchoCaller>,
+    own_echo: Rc<EchoCaller>,
     produce: Rc<ProduceCaller>,
     echo_cpu: Cpu,
+    own_echo_cpu: Cpu,
 }
 
 impl Small {
     async fn connect(bench: &Bench<'_>) -> Result<Self, RigError> {
         bench.cluster.fresh(TOPIC, PARTITIONS).await?;
         let echo = EchoCaller::connect(bench.echo.addr(), CLIENTS, RECORD_BYTES).await;
+        let own = EchoCaller::connect(bench.own_echo.addr(), CLIENTS, RECORD_BYTES).await;
         let servers = bench.cluster.servers();
         let produce = ProduceCaller::connect(servers, CLIENTS, TOPIC, (1, RECORD_BYTES)).await;
         Ok(Self {
             echo: Rc::new(call("connecting to the echo", echo)?),
+            own_echo: Rc::new(call("connecting to the echo", own)?),
             produce: Rc::new(call("connecting", produce)?),
             echo_cpu: Cpu::of(vec![bench.echo.pid()]),
+            own_echo_cpu: Cpu::of(vec![bench.own_echo.pid()]),
         })
     }
 
@@ -94,8 +99,10 @@ impl Small {
     ) -> Result<f64, RigError> {
         eprintln!("measuring: 64 clients, one record a call");
         let until = Until::Time(bench.args.slot());
-        let (mut echoes, mut produces) = (Vec::new(), Vec::new());
+        let (mut echoes, mut produces, mut owns) = (Vec::new(), Vec::new(), Vec::new());
         for turn in 0..=bench.args.pairs {
+            let (own, cpu) = (&self.own_echo, &self.own_echo_cpu);
+            let own = drive::closed(own, CLIENTS, until, cpu, bench.stop).await?;
             let echo = async || {
                 drive::closed(&self.echo, CLIENTS, until, &self.echo_cpu, bench.stop).await
             };
@@ -113,6 +120,7 @@ impl Small {
             if turn > 0 {
                 echoes.push(one);
                 produces.push(other);
+                owns.push(own);
             }
         }
         let pairs = || produces.iter().zip(&echoes);
@@ -128,6 +136,7 @@ impl Small {
             bars.push(Bar::paired(CPU, &cpus, Bound::AtMost(1.5)));
         }
         figures.insert("echo_64".into(), slots(&echoes));
+        figures.insert("own_echo_64".into(), slots(&owns));
         figures.insert("produce_64".into(), slots(&produces));
         Ok(median(produces.iter().map(Slot::calls_per_s)))
     }
@@ -237,12 +246,12 @@ impl Bare {
         shape: (usize, usize),
         concurrent: usize,
     ) -> Result<Self, RigError> {
-        let addr = [bench.echo.addr().to_owned()];
+        let addr = [bench.own_echo.addr().to_owned()];
         let caller = ProduceCaller::connect(&addr, concurrent, TOPIC, shape).await;
         Ok(Self {
             caller: Rc::new(call("connecting to the echo", caller)?),
             concurrent,
-            cpu: Cpu::of(vec![bench.echo.pid()]),
+            cpu: Cpu::of(vec![bench.own_echo.pid()]),
             slots: Vec::new(),
         })
     }

@@ -14,11 +14,19 @@
 //! `-Wl,--wrap=io_uring_queue_init_params` for its linker.
 
 use std::ffi::{c_int, c_uint, c_void};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// `IORING_SETUP_IOPOLL` of `linux/io_uring.h`: who waits asks the device, nothing interrupts.
 const IOPOLL: u32 = 1 << 0;
 /// `IORING_SETUP_COOP_TASKRUN`.
 const COOP_TASKRUN: u32 = 1 << 8;
+
+static AS_ASKED: AtomicBool = AtomicBool::new(false);
+
+/// Makes the rings of this process as glommio asks for them, from now on: for what a node is compared with.
+pub fn make_as_asked() {
+    AS_ASKED.store(true, Ordering::Relaxed);
+}
 
 /// The beginning of `struct io_uring_params`.
 #[derive(Debug)]
@@ -40,7 +48,7 @@ pub type Init = unsafe extern "C" fn(c_uint, *mut c_void, *mut Params) -> c_int;
 pub unsafe fn init(init: Init, entries: c_uint, ring: *mut c_void, params: *mut Params) -> c_int {
     // SAFETY: the caller's promise.
     let asked = unsafe { (*params).flags };
-    if asked & IOPOLL == 0 {
+    if asked & IOPOLL == 0 && !AS_ASKED.load(Ordering::Relaxed) {
         // SAFETY: the caller's promise.
         let made = unsafe {
             (*params).flags = asked | COOP_TASKRUN;
@@ -89,6 +97,7 @@ mod tests {
     use super::{COOP_TASKRUN, IOPOLL, Params, init};
     use nix::errno::Errno;
     use std::ffi::{c_int, c_uint, c_void};
+    use std::sync::atomic::{AtomicBool, Ordering};
 
     /// Notes the flags of each try in the ring's place, and knows of `KNOWN` flags.
     unsafe extern "C" fn kernel<const KNOWN: u32>(
