@@ -97,7 +97,6 @@ mod tests {
     use super::{COOP_TASKRUN, IOPOLL, Params, init};
     use nix::errno::Errno;
     use std::ffi::{c_int, c_uint, c_void};
-    use std::sync::atomic::{AtomicBool, Ordering};
 
     /// Notes the flags of each try in the ring's place, and knows of `KNOWN` flags.
     unsafe extern "C" fn kernel<const KNOWN: u32>(
@@ -139,5 +138,7 @@ mod tests {
             refused,
             (-(Errno::EINVAL as c_int), vec![COOP_TASKRUN | 4, 4])
         );
+        super::make_as_asked();
+        assert_eq!(tries(new, 0), (0, vec![0]));
     }
 }
