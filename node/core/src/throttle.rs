@@ -68,13 +68,17 @@ const UNDER_WAY_STEP_BYTES: u64 = 64 << 10;
 const REACHED_PERCENT: u64 = 95;
 /// The queue is too short for the limit when copies are below this share of it, in percent: between the two
 /// it stays as it is.
-const MISSED_PERCENT: u64 = 90;
+const MISSED_PERCENT: u64 = 92;
 
 const _: () = {
     assert!(UNDER_WAY_LEAST_BYTES < UNDER_WAY_SHORT_BYTES);
     assert!(UNDER_WAY_SHORT_BYTES < UNDER_WAY_MOST_BYTES);
     assert!(UNDER_WAY_LEAST_BYTES.is_multiple_of(UNDER_WAY_STEP_BYTES));
     assert!(MISSED_PERCENT < REACHED_PERCENT && REACHED_PERCENT < 100);
+    assert!(
+        FLOOR_PERCENT * MISSED_PERCENT >= 50 * 100,
+        "half is promised"
+    );
     assert!(PROBE_EVERY_WINDOWS > 100 * PROBE_WINDOWS);
     assert!(INSIST_WINDOWS >= 10 * STARVED_WINDOWS);
     assert!(TAKE_PERCENT < YIELD_PERCENT && YIELD_PERCENT < 150);
@@ -198,6 +202,19 @@ impl Adaptive {
         }
     }
 
+    /// A window has ended in which a limit of somebody else was in force: what the foreground bears without copies
+    /// and what copies reach is learned from it, and nothing about the queue, which was not the machine's. The limits that begin when the machine's do.
+    pub fn watch(&mut self, window: Window) -> Limits {
+        let limits = self.step(window);
+        self.under_way = UNDER_WAY_SHORT_BYTES;
+        self.too_short = 0;
+        self.look_anew();
+        Limits {
+            under_way_bytes: self.under_way,
+            ..limits
+        }
+    }
+
     /// Whether the threads that copy let others have the processor first in the next window.
     fn gives_way(&mut self, window: Window) -> bool {
         if self.insisting > 0 {
@@ -284,6 +301,8 @@ impl Adaptive {
             if !self.lengthen() {
                 self.take();
             }
+        } else {
+            self.lengthen();
         }
         self.limit
     }

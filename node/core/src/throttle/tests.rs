@@ -203,6 +203,54 @@ fn the_queue_gets_as_short_as_half_of_the_speed_allows() {
 }
 
 #[test]
+fn copies_keep_half_of_the_speed_on_every_disk_however_p99_goes_with_the_queue() {
+    // p99 by bytes under way, in KiB: high whatever is done, or falling into the range in which nothing is changed.
+    let patterns: [fn(u64) -> u64; 4] = [
+        |_| 9_000,
+        |kib| if kib > 192 { 1_400 } else { 1_250 },
+        |kib| if kib > 256 { 1_400 } else { 1_200 },
+        |kib| 1_000 + 2 * kib,
+    ];
+    for half in (16..2_048).step_by(24) {
+        for (number, p99_us) in patterns.iter().enumerate() {
+            let mut machine = rested();
+            let mut limits = machine.step(window(9_000, 0));
+            let mut worst = u64::MAX;
+            for n in 0..200 {
+                let kib = limits.under_way_bytes >> 10;
+                let able = 800 * MB / (kib + half) * kib;
+                let speed = limits.bytes_per_s.unwrap_or(able).min(able);
+                limits = machine.step(window(p99_us(kib), speed));
+                if n >= 100 {
+                    worst = worst.min(speed);
+                }
+            }
+            assert!(
+                worst * 1_000 >= machine.peak * 499,
+                "half of the speed at {half} KiB, pattern {number}: {} of {} MB/s",
+                worst / MB,
+                machine.peak / MB
+            );
+        }
+    }
+}
+
+#[test]
+fn a_limit_of_somebody_else_says_nothing_about_the_queue() {
+    let mut machine = rested();
+    squeezed(&mut machine, 64 << 10, 40);
+    // No limit, a foreground that suffers; then one far below what the machine allows.
+    for speed in [700 * MB, 20 * MB] {
+        for _ in 0..40 {
+            machine.watch(window(9_000, speed));
+        }
+        let limits = machine.step(window(9_000, 0));
+        assert_eq!(limits.under_way_bytes, UNDER_WAY_SHORT_BYTES);
+        assert_eq!(machine.too_short, 0);
+    }
+}
+
+#[test]
 fn a_queue_that_has_become_too_short_is_made_longer() {
     let mut machine = rested();
     let (_, under_way) = squeezed(&mut machine, 64 << 10, 40);
