@@ -24,8 +24,7 @@ use std::rc::Rc;
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-// The node's, for the clients that load it.
-#[cfg(not(test))]
+// The node's, for the clients that load it; as `build.rs` asks the linker to.
 narad_wire::cooperative_rings!();
 
 /// Measures and checks a Narad cluster from outside.

@@ -5,8 +5,7 @@
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-// Where the program is linked, and not where its tests are: see `build.rs`.
-#[cfg(not(test))]
+// As `build.rs` asks the linker to.
 narad_wire::cooperative_rings!();
 
 fn main() -> std::process::ExitCode {

@@ -3,8 +3,8 @@
 //! What this file keeps true: no queue, buffer, retry or wait in this crate is without a number
 //! here, and numbers that depend on one another are tied by assertions.
 
-/// What is gathered of small messages before it is written, in bytes: one system call then carries many
-/// small calls. What does not fit leaves from where it is.
+/// What is gathered of a message's small pieces before they are written, in bytes: a message of many segments is then one
+/// system call, or few. What does not fit leaves from where it is.
 pub const RPC_WRITE_BUFFER_BYTES: usize = 64 << 10;
 /// So much of that memory a connection keeps while it has nothing to write, in bytes.
 pub const RPC_WRITE_KEPT_BYTES: usize = 4 << 10;
@@ -20,16 +20,17 @@ pub const MESSAGES_KEPT_BYTES: usize = 8 << 20;
 pub const MESSAGE_MAX_SEGMENTS: usize = 511;
 /// What a call or an answer takes in a message beside its records, in bytes, with a topic's longest name.
 pub const MESSAGE_FRAME_BYTES: usize = 1 << 10;
-/// Most bytes that a message begins with, whatever its maker expects: the longest batch.
-pub const ROOM_MAX_BYTES: usize =
-    BATCH_MAX_BYTES + BATCH_MAX_RECORDS * RECORD_WIRE_BYTES + MESSAGE_FRAME_BYTES;
+/// Most bytes that a message begins with, whatever its maker expects: the longest batch, handed out.
+pub const ROOM_MAX_BYTES: usize = BATCH_MAX_BYTES
+    + BATCH_MAX_RECORDS * (RECORD_WIRE_BYTES + DELIVERY_WIRE_BYTES)
+    + MESSAGE_FRAME_BYTES;
 
 const _: () = {
     assert!(RPC_READ_BUFFER_BYTES.is_power_of_two() && MESSAGE_KEPT_BYTES.is_power_of_two());
     assert!(RPC_READ_BUFFER_BYTES < MESSAGE_KEPT_BYTES);
     assert!(MESSAGES_KEPT_BYTES >= 16 * MESSAGE_KEPT_BYTES);
     assert!(RPC_WRITE_KEPT_BYTES < RPC_WRITE_BUFFER_BYTES);
-    assert!(ROOM_MAX_BYTES < CALL_LIMIT_WORDS * 8);
+    assert!(ROOM_MAX_BYTES < CALL_LIMIT_WORDS * 8 && READ_MAX_BYTES <= BATCH_MAX_BYTES);
 };
 
 /// Most records of one `produce` or `append` call.

@@ -1,8 +1,8 @@
 //! Cap'n Proto connections: both sides, over any stream, and their glommio shortcuts.
 //!
-//! What this file keeps true: small messages share system calls and large ones are not copied to be sent, the length of messages is bounded by what a call
-//! and an answer may need, and the end of a connection is noticed at
-//! once, not at the next call ([`Link::is_closed`]).
+//! What this file keeps true: many small messages are read in one system call, and large ones are not copied to
+//! be sent; the length of messages is bounded by what a call and an answer may need; the end of a connection is
+//! noticed at once, not at the next call ([`Link::is_closed`]).
 //!
 //! Cancellation: dropping the future of a call cancels the handler at the server at an unknown
 //! point. Handlers whose work must not be cut in half run it in a task of their own.

@@ -4,7 +4,7 @@
 //! after it; small ones are copied out. One read usually takes a whole message, asks for a little
 //! more than that, and so tells the stream that nothing is left.
 //!
-//! What this file keeps true: no message is longer than the limit of its reader, in memory no more than twice
+//! What this file keeps true: no message is longer than the limit of its reader, once it is there in memory of no more than twice
 //! its length, and shows nothing but its own bytes; a connection that has nothing to say holds no memory.
 //!
 //! The format is that of a stream of Cap'n Proto messages (capnproto.org/encoding.html,

@@ -20,6 +20,24 @@ struct Kept {
     bytes: usize,
 }
 
+impl Kept {
+    /// Drops memory of other sizes for one of this size, as long as they have more of it: sizes that are not asked
+    /// for any more must not keep those out that are.
+    fn make_room(&mut self, size: usize, len: usize) {
+        while self.bytes + len > limits::MESSAGES_KEPT_BYTES {
+            let held = |of: usize| self.by_size[of].len() * (limits::RPC_READ_BUFFER_BYTES << of);
+            let Some(largest) = (0..SIZES).max_by_key(|of| held(*of)) else {
+                return;
+            };
+            if largest == size || held(largest) <= held(size) {
+                return;
+            }
+            self.by_size[largest].pop();
+            self.bytes -= limits::RPC_READ_BUFFER_BYTES << largest;
+        }
+    }
+}
+
 thread_local! {
     static KEPT: RefCell<Kept> = RefCell::default();
 }
@@ -59,6 +77,7 @@ pub(super) fn give(words: Vec<Word>) {
     // A thread that ends keeps nothing.
     let _ = KEPT.try_with(|kept| {
         let mut kept = kept.borrow_mut();
+        kept.make_room(size, len);
         if kept.bytes + len <= limits::MESSAGES_KEPT_BYTES {
             kept.bytes += len;
             kept.by_size[size].push(words);
@@ -91,5 +110,19 @@ mod tests {
             give(words);
         }
         super::KEPT.with_borrow(|kept| assert_eq!(kept.bytes, limits::MESSAGES_KEPT_BYTES));
+
+        // Other sizes come in again.
+        let small = take(1);
+        let place = small.as_ptr();
+        give(small);
+        let again = take(1);
+        assert_eq!(again.as_ptr(), place);
+        super::KEPT.with_borrow(|kept| {
+            let held =
+                |(size, all): (usize, &Vec<_>)| all.len() * (limits::RPC_READ_BUFFER_BYTES << size);
+            let all: usize = kept.by_size.iter().enumerate().map(held).sum();
+            assert_eq!(kept.bytes, all);
+            assert!(all <= limits::MESSAGES_KEPT_BYTES);
+        });
     }
 }

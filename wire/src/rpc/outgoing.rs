@@ -2,7 +2,7 @@
 //! together with what was gathered before it.
 //!
 //! What this file keeps true: bytes leave in the order in which they came; a message of one large segment is
-//! one write where the stream takes several pieces at once, and never a write of its few first
+//! one write where the stream takes several pieces at once, and elsewhere, but for the first one, no write of its few first
 //! bytes alone; a connection that has nothing to say holds little memory.
 
 use crate::limits;
@@ -73,6 +73,7 @@ impl<W: AsyncWrite + Unpin> Outgoing<W> {
             let result = ready!(Pin::new(&mut self.write).poll_write_vectored(cx, &both));
             let wrote = Self::wrote(result)?;
             if wrote > ahead {
+                self.one_by_one = false;
                 self.clear();
                 return Poll::Ready(Ok(wrote - ahead));
             }

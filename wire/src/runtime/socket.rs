@@ -1,7 +1,8 @@
 //! A TCP connection on glommio that takes several pieces in one write.
 //!
 //! What this file keeps true: it reads, writes and waits as glommio's own stream does; the only thing that is
-//! added is that pieces which lie apart leave in one system call.
+//! added is that pieces which lie apart leave in one system call. glommio's own time limit for writes knows nothing of that
+//! one; connections of this kind have none.
 
 use futures::io::{AsyncRead, AsyncWrite};
 use glommio::net::TcpStream;
