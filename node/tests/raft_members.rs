@@ -311,7 +311,9 @@ fn a_survivor_that_had_more_than_the_chosen_one_takes_nothing_and_keeps_its_log(
         let refused = cluster.net.unfit.get();
         until("it is asked again", || cluster.net.unfit.get() > refused).await;
         assert_eq!(texts(&e), known);
-        assert_eq!(leader.lag("e"), None, "it has acknowledged nothing");
+        // That it has what both had before may be known. Behind that are eleven notes and its own admission.
+        let lag = leader.lag("e");
+        assert!(lag.is_none_or(|lag| lag >= 12), "{lag:?}");
         cluster.stop(e).await;
         let has = rescue::look(&cluster.options("e").dir, "e").await.unwrap();
         assert_eq!(

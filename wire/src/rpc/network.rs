@@ -19,10 +19,14 @@ use std::cell::RefCell;
 use std::future::poll_fn;
 use std::rc::Rc;
 
+/// The reading half, while nobody reads. Who reads has taken it along: calls that are never answered keep the
+/// library's side of an ended connection alive, and the socket must not live as long as they do.
+type Resting<R> = Rc<RefCell<Option<Incoming<R>>>>;
+
 /// A connection over two halves of a stream.
 pub(super) struct Network<R> {
     library: twoparty::VatNetwork<Empty>,
-    incoming: Rc<RefCell<Incoming<R>>>,
+    incoming: Resting<R>,
 }
 
 impl<R: AsyncRead + Unpin + 'static> Network<R> {
@@ -33,7 +37,7 @@ impl<R: AsyncRead + Unpin + 'static> Network<R> {
         let write = Outgoing::new(write);
         Self {
             library: twoparty::VatNetwork::new(futures::io::empty(), write, side, options),
-            incoming: Rc::new(RefCell::new(Incoming::new(read, options))),
+            incoming: Rc::new(RefCell::new(Some(Incoming::new(read, options)))),
         }
     }
 }
@@ -61,7 +65,7 @@ impl<R: AsyncRead + Unpin + 'static> VatNetwork<Side> for Network<R> {
 
 struct Line<R> {
     library: Box<dyn Connection<Side>>,
-    incoming: Rc<RefCell<Incoming<R>>>,
+    incoming: Resting<R>,
 }
 
 impl<R: AsyncRead + Unpin + 'static> Connection<Side> for Line<R> {
@@ -78,9 +82,15 @@ impl<R: AsyncRead + Unpin + 'static> Connection<Side> for Line<R> {
     }
 
     fn receive_incoming_message(&mut self) -> Promise<Option<Box<dyn IncomingMessage>>, Error> {
-        let incoming = self.incoming.clone();
+        let resting = self.incoming.clone();
+        let Some(mut incoming) = resting.take() else {
+            return Promise::err(Error::failed(
+                "a second one reads, or a reader has gone".into(),
+            ));
+        };
         Promise::from_future(async move {
-            let message = poll_fn(|cx| incoming.borrow_mut().poll_next(cx)).await?;
+            let message = poll_fn(|cx| incoming.poll_next(cx)).await?;
+            resting.replace(Some(incoming));
             Ok(message.map(|message| Box::new(Message(message)) as Box<dyn IncomingMessage>))
         })
     }
