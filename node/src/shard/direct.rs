@@ -47,7 +47,7 @@ pub(crate) async fn direct(
                 rerouted.inc_by(records as u64);
                 return Err(back);
             }
-            None => vec![Placed::Refused(*unappended.fault); records],
+            None => vec![Placed::Refused(unappended.fault); records],
         },
     };
     let refused = matches!(placed.first(), Some(Placed::Refused(_)));

@@ -160,7 +160,7 @@ impl Shard {
 }
 
 fn refused(fault: &WireFault, records: usize) -> Vec<Placed> {
-    vec![Placed::Refused(fault.clone()); records]
+    vec![Placed::Refused(Box::new(fault.clone())); records]
 }
 
 /// Whether the node has taken nothing for sure.

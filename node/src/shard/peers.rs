@@ -169,7 +169,7 @@ fn read_placed(
             offset: Offset(committed.get_offset()),
         },
         Which::Accepted(()) => Placed::Accepted,
-        Which::Error(fault) => Placed::Refused(read_fault(fault?)?),
+        Which::Error(fault) => Placed::Refused(read_fault(fault?)?.into()),
     })
 }
 

@@ -38,8 +38,8 @@ pub(crate) enum Placed {
     },
     /// Durable in the ingress WAL; delivered to its partition's owner later.
     Accepted,
-    /// Not taken.
-    Refused(WireFault),
+    /// Not taken. Boxed: most batches have no refusal, and an outcome for each record.
+    Refused(Box<WireFault>),
 }
 
 /// A record with its place in the call.
@@ -87,7 +87,7 @@ pub(crate) async fn produce(
         .into_iter()
         .map(|one| {
             one.unwrap_or_else(|| {
-                Placed::Refused(faults::internal("produce", "a record has no outcome"))
+                Placed::Refused(faults::internal("produce", "a record has no outcome").into())
             })
         })
         .collect();
@@ -111,7 +111,7 @@ fn check(topic: &Topic, records: Vec<Record>, placed: &mut [Option<Placed>]) -> 
                 "split it, or keep it elsewhere and send its name; a topic's limit is set when it \
                  is created (--max-record-bytes)",
             );
-            placed[index] = Some(Placed::Refused(fault));
+            placed[index] = Some(Placed::Refused(fault.into()));
             continue;
         }
         if record.time == WallMs(0) {
@@ -119,7 +119,7 @@ fn check(topic: &Topic, records: Vec<Record>, placed: &mut [Option<Placed>]) -> 
         }
         if !times::fits(record.time, &topic.settings, now) {
             let fault = times::refusal(record.time, &topic.settings, now);
-            placed[index] = Some(Placed::Refused(fault));
+            placed[index] = Some(Placed::Refused(fault.into()));
             continue;
         }
         items.push((index, record));
@@ -228,7 +228,7 @@ async fn append(
                 fault,
                 records: None,
             }) => {
-                let refused = |index| (index, Placed::Refused(WireFault::clone(&fault)));
+                let refused = |index| (index, Placed::Refused(WireFault::clone(&fault).into()));
                 outcomes.extend(indexes.into_iter().map(refused));
             }
             Err(Unappended {
@@ -288,11 +288,11 @@ async fn keep_part(
             .await;
     }
     if let Some(reason) = shard.wal().failed() {
-        return vec![Placed::Refused(faults::wal_recovering(&reason)); count];
+        return vec![Placed::Refused(faults::wal_recovering(&reason).into()); count];
     }
     let outcome = match shard.put_into_wal(entries).await {
         Ok(_) => Placed::Accepted,
-        Err(error) => Placed::Refused(faults::wal_failed(&error)),
+        Err(error) => Placed::Refused(faults::wal_failed(&error).into()),
     };
     vec![outcome; count]
 }

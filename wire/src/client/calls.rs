@@ -91,7 +91,12 @@ pub async fn produce<'a, R: Runtime>(
                 message: format!("{} results for {count} records", results.len()),
             });
         }
-        results.iter().map(read_produced).collect()
+        // Room for all at once: behind a result, `collect` cannot tell how many there are.
+        let mut produced = Vec::with_capacity(count);
+        for result in results {
+            produced.push(read_produced(result)?);
+        }
+        Ok(produced)
     })
     .await
 }
