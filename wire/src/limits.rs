@@ -48,6 +48,8 @@ pub const WAIT_MAX_MS: u32 = 60_000;
 /// What a record takes in a message beside its key and value, at most: its place in the list, and the
 /// padding of both.
 pub const RECORD_WIRE_BYTES: usize = 40;
+/// What the outcome of a record takes in an answer, where it is no fault: its place in the list, and two numbers.
+pub const OUTCOME_WIRE_BYTES: usize = 32;
 /// What a delivered or replayed record takes beside that: its place, its lease, its counts.
 pub const DELIVERY_WIRE_BYTES: usize = 56;
 /// Longest answer that is read, and most of it that is walked over, in words of 8 bytes. The library's

@@ -21,7 +21,7 @@ pub use caught::{OwnDispatch, new_client, panic_is_caught};
 pub use door::Door;
 pub use line::Line;
 pub use link::{Link, reader_options, serve_over};
-pub use room::{deliveries_room, records_room, with_room};
+pub use room::{deliveries_room, outcomes_room, records_room, with_room};
 
 use crate::error::WireError;
 use crate::runtime::{Glommio, Runtime, Socket, tune, within};

@@ -15,7 +15,7 @@ use narad_wire::convert::{
     list_len, write_member, write_move, write_node, write_plan_steps, write_topic,
 };
 use narad_wire::error::WireFault;
-use narad_wire::rpc::{Line, with_room};
+use narad_wire::rpc::{Line, outcomes_room, with_room};
 use std::rc::Rc;
 
 /// The server of one connection.
@@ -63,7 +63,7 @@ impl node::Server for NodeServer {
         let outcome = produce::call(&self, params).await;
         self.shard.ctx.metrics.called(Call::Produce, &outcome);
         answer!(results, outcome, |placed| produce::fill(
-            results.get(),
+            with_room(outcomes_room(placed.len()), || results.get()),
             &placed
         ));
         Ok(())

@@ -25,6 +25,12 @@ pub const fn deliveries_room(records: usize, bytes: usize) -> usize {
     records_room(records, bytes + records * limits::DELIVERY_WIRE_BYTES)
 }
 
+/// The same for outcomes of records. Faults take more, and are rare.
+#[must_use]
+pub const fn outcomes_room(records: usize) -> usize {
+    limits::MESSAGE_FRAME_BYTES + records * limits::OUTCOME_WIRE_BYTES
+}
+
 /// Makes a call's request, or touches an answer for the first time, with room for so many bytes in its
 /// first segment. What does not fit there still fits into further ones.
 pub fn with_room<T>(bytes: usize, make: impl FnOnce() -> T) -> T {
