@@ -96,9 +96,9 @@ impl Batch {
             self.first_time = record.time;
         }
         let start = self.payload_len;
-        let (head, head_len) = record.head(self.first_time);
+        let head_len = record.head_len(self.first_time);
         self.reserve(head_len + record.content_len());
-        self.put(&head[..head_len]);
+        record.put_head(self.first_time, self.next(head_len));
         if let Some(key) = record.key {
             self.put(key);
         }
@@ -144,13 +144,28 @@ impl Batch {
 
     fn put(&mut self, bytes: &[u8]) {
         match &mut self.bytes {
-            Bytes::Heap(heap) => heap.extend_from_slice(bytes),
+            Bytes::Heap(heap) => {
+                heap.extend_from_slice(bytes);
+                self.payload_len += bytes.len();
+            }
+            Bytes::Aligned(_) => self.next(bytes.len()).copy_from_slice(bytes),
+        }
+    }
+
+    /// The next bytes of the payload, for which there is room; they count from now on.
+    fn next(&mut self, len: usize) -> &mut [u8] {
+        let before = self.payload_len;
+        self.payload_len += len;
+        match &mut self.bytes {
+            Bytes::Heap(heap) => {
+                heap.resize(self.payload_len, 0);
+                &mut heap[before..]
+            }
             Bytes::Aligned(aligned) => {
-                let at = FRAME_HEADER_BYTES + self.payload_len;
-                aligned.bytes_mut()[at..at + bytes.len()].copy_from_slice(bytes);
+                let at = FRAME_HEADER_BYTES + before;
+                &mut aligned.bytes_mut()[at..at + len]
             }
         }
-        self.payload_len += bytes.len();
     }
 
     /// Number of records.

@@ -27,12 +27,13 @@ impl Record {
     /// Bytes in a payload whose first record has the time `first`.
     #[must_use]
     pub fn encoded_len(&self, first: WallMs) -> usize {
-        self.as_ref().head(first).1 + self.content_len()
+        self.as_ref().head_len(first) + self.content_len()
     }
 
     /// Hands the record's bytes, piece by piece, to `out`.
     pub fn encode(&self, first: WallMs, out: &mut impl FnMut(&[u8])) {
-        let (head, head_len) = self.as_ref().head(first);
+        let mut head = [0; RECORD_HEAD_MAX_BYTES];
+        let head_len = self.as_ref().put_head(first, &mut head);
         out(&head[..head_len]);
         if let Some(key) = &self.key {
             out(key);
@@ -69,14 +70,28 @@ impl RecordRef<'_> {
         self.key.map_or(0, <[u8]>::len) + self.value.len()
     }
 
-    /// What stands before key and value in a payload whose first record has the time `first`, and how
-    /// many bytes of it count.
-    pub(crate) fn head(&self, first: WallMs) -> ([u8; RECORD_HEAD_MAX_BYTES], usize) {
-        let mut head = [0; RECORD_HEAD_MAX_BYTES];
-        let mut at = put_varint(&mut head, 0, zigzag(self.time.0.wrapping_sub(first.0)));
-        at = put_varint(&mut head, at, self.key.map_or(0, |k| k.len() as u64 + 1));
-        at = put_varint(&mut head, at, self.value.len() as u64);
-        (head, at)
+    /// What stands before key and value in a payload whose first record has the time `first`.
+    fn head(&self, first: WallMs) -> [u64; 3] {
+        [
+            zigzag(self.time.0.wrapping_sub(first.0)),
+            self.key.map_or(0, |k| k.len() as u64 + 1),
+            self.value.len() as u64,
+        ]
+    }
+
+    /// Bytes of that.
+    pub(crate) fn head_len(&self, first: WallMs) -> usize {
+        self.head(first).into_iter().map(varint_len).sum()
+    }
+
+    /// Writes that to the beginning of `out`, and says how many bytes it takes. It goes straight to where it will be: reading back
+    /// what was just written byte by byte waits for all writes before it, the content of the record before among them.
+    ///
+    /// # Panics
+    /// When `out` is shorter than that.
+    pub(crate) fn put_head(&self, first: WallMs, out: &mut [u8]) -> usize {
+        let values = self.head(first).into_iter();
+        values.fold(0, |at, value| put_varint(out, at, value))
     }
 
     /// An owned copy.
@@ -163,6 +178,11 @@ fn put_varint(out: &mut [u8], mut at: usize, mut value: u64) -> usize {
     }
     out[at] = value as u8;
     at + 1
+}
+
+/// Bytes that [`put_varint`] writes: seven bits each.
+const fn varint_len(value: u64) -> usize {
+    (u64::BITS - (value | 1).leading_zeros()).div_ceil(7) as usize
 }
 
 fn varint(bytes: &mut &[u8]) -> Option<u64> {
