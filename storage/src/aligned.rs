@@ -3,8 +3,6 @@
 //! What this file keeps true: the memory is the global allocator's, never an executor's own, so it may
 //! be dropped on any thread; while a write is under way nobody else can reach it.
 
-use crate::disk::DiskFile;
-use crate::error::StorageError;
 use glommio::io::DmaBuffer;
 use std::rc::Rc;
 
@@ -37,20 +35,23 @@ impl Aligned {
         self.0.trim_to_size(len);
     }
 
-    /// Writes all of it at `pos`, both a multiple of the file's block, durably or not yet, and returns it;
-    /// `None` in the rare case that the runtime has not let go of it.
-    pub(crate) async fn write(
-        self,
-        file: &DiskFile,
-        pos: u64,
-        durably: bool,
-    ) -> Result<Option<Self>, StorageError> {
-        let shared = Rc::new(self.0);
-        if durably {
-            file.write_durably(shared.clone(), pos).await?;
-        } else {
-            file.write(shared.clone(), pos).await?;
-        }
-        Ok(Rc::try_unwrap(shared).ok().map(Self))
+    /// For writing: nobody can change it until it is taken [`Shared::back`].
+    pub(crate) fn share(self) -> Shared {
+        Shared(Rc::new(self.0))
+    }
+}
+
+/// An [`Aligned`] that is being written.
+pub(crate) struct Shared(Rc<DmaBuffer>);
+
+impl Shared {
+    /// What is written.
+    pub(crate) fn buffer(&self) -> Rc<DmaBuffer> {
+        self.0.clone()
+    }
+
+    /// The memory again; `None` in the rare case that the runtime has not let go of it.
+    pub(crate) fn back(self) -> Option<Aligned> {
+        Rc::try_unwrap(self.0).ok().map(Aligned)
     }
 }

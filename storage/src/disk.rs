@@ -10,16 +10,19 @@ use crate::files::Counted;
 use crate::limits::{
     IO_CHUNK_BYTES, MIN_BLOCK_BYTES, SPARE_BUFFERS, SPARE_MIN_BYTES, TRIM_BLOCK_BYTES,
 };
+use futures::future::join_all;
 use glommio::GlommioError;
 use glommio::io::{DmaBuffer, DmaFile, OpenOptions, ReadResult};
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::fs;
 use std::io::{self, Write as _};
+use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::Duration;
 
+mod gather;
 mod names;
 
 pub(crate) use names::{
@@ -187,31 +190,87 @@ impl DiskFile {
             self.write(buffer, pos).await?;
             return self.sync().await;
         }
-        let op = Op::Sync { path: &self.path };
-        fault::before(&op).map_err(|e| StorageError::io("sync", &self.path, e))?;
-        fault::after(&op);
-        Ok(())
+        self.told_as_sync()
     }
 
     async fn write_to(&self, file: &DmaFile, buffer: Rc<DmaBuffer>, pos: u64) -> Result<()> {
-        let len = buffer.len();
-        let op = Op::Write {
-            path: &self.path,
-            pos,
-            bytes: buffer.as_bytes(),
-        };
+        let op = self.op_of(&buffer, pos);
         let fail = |e| StorageError::io("write", &self.path, e);
         fault::before(&op).map_err(fail)?;
         let written = file
             .write_rc_at(buffer.clone(), pos)
             .await
             .map_err(|e| fail(system_error(e)))?;
-        if written != len {
-            return Err(fail(io::Error::new(
-                io::ErrorKind::WriteZero,
-                format!("only {written} of {len} bytes at {pos} were written"),
-            )));
+        self.whole(written, buffer.len(), pos)?;
+        fault::after(&op);
+        Ok(())
+    }
+
+    fn op_of<'a>(&'a self, buffer: &'a DmaBuffer, pos: u64) -> Op<'a> {
+        Op::Write {
+            path: &self.path,
+            pos,
+            bytes: buffer.as_bytes(),
         }
+    }
+
+    fn whole(&self, written: usize, len: usize, pos: u64) -> Result<()> {
+        if written == len {
+            return Ok(());
+        }
+        let short = format!("only {written} of {len} bytes at {pos} were written");
+        let short = io::Error::new(io::ErrorKind::WriteZero, short);
+        Err(StorageError::io("write", &self.path, short))
+    }
+
+    /// Writes the buffers, each as for [`Self::write`], one behind the other from `pos` on; durably or not yet. In one
+    /// request where that is possible. When this returns, failed or not, nothing of it is under way.
+    pub(crate) async fn write_together(
+        &self,
+        buffers: &[Rc<DmaBuffer>],
+        pos: u64,
+        durably: bool,
+    ) -> Result<()> {
+        let begins = buffers.iter().scan(pos, |at, buffer| {
+            *at += buffer.len() as u64;
+            Some(*at - buffer.len() as u64)
+        });
+        let pieces: Vec<_> = buffers.iter().zip(begins).collect();
+        let file = match durably && !self.synced {
+            true => self.durable().await,
+            false => None,
+        };
+        let durable = self.synced || file.is_some();
+        let fd = file.as_deref().unwrap_or(&self.file).as_raw_fd();
+        for (buffer, at) in &pieces {
+            fault::before(&self.op_of(buffer, *at))
+                .map_err(|e| StorageError::io("write", &self.path, e))?;
+        }
+        let Some(written) = gather::write(fd, buffers, pos).await else {
+            let writes = pieces.iter().map(|(b, at)| self.write((*b).clone(), *at));
+            let ended = join_all(writes).await;
+            ended.into_iter().collect::<Result<()>>()?;
+            return if durably { self.sync().await } else { Ok(()) };
+        };
+        let written = written.map_err(|e| StorageError::io("write", &self.path, e))?;
+        let len = buffers.iter().map(|buffer| buffer.len()).sum();
+        self.whole(written, len, pos)?;
+        for (buffer, at) in &pieces {
+            fault::after(&self.op_of(buffer, *at));
+        }
+        if !durably {
+            return Ok(());
+        }
+        if !durable {
+            return self.sync().await;
+        }
+        self.told_as_sync()
+    }
+
+    /// For the fault layer: what was written last was durable with it.
+    fn told_as_sync(&self) -> Result<()> {
+        let op = Op::Sync { path: &self.path };
+        fault::before(&op).map_err(|e| StorageError::io("sync", &self.path, e))?;
         fault::after(&op);
         Ok(())
     }

@@ -104,9 +104,11 @@ impl Batch {
         }
         self.put(record.value);
         self.note(start, &record);
-        if self.sums_up() && self.payload_len - self.crc_at >= CRC_STEP_BYTES {
+        while self.sums_up() && self.payload_len - self.crc_at >= CRC_STEP_BYTES {
             // Soon after it was copied, while the processor has it at hand.
-            (self.crc, self.crc_at) = (self.plain_crc(), self.payload_len);
+            let next = self.crc_at + CRC_STEP_BYTES;
+            let step = &self.payload()[self.crc_at..next];
+            (self.crc, self.crc_at) = (crc32c::crc32c_append(self.crc, step), next);
         }
     }
 

@@ -6,7 +6,7 @@
 
 use super::append::{Pending, Place, now_ms};
 use super::state::Store;
-use crate::aligned::Aligned;
+use crate::aligned::{Aligned, Shared};
 use crate::disk::{self, DiskFile};
 use crate::error::StorageError;
 use crate::format::frame::{FrameHeader, frame_len};
@@ -202,7 +202,9 @@ impl Store {
             len: layout.len,
             digest: crc32c::crc32c_append(before, &ZEROS[..layout.skipped]),
             positions: Vec::with_capacity(group.len()),
-            held: None,
+            held: Vec::new(),
+            held_at: 0,
+            held_len: 0,
             writes: Vec::new(),
             chunks: Vec::new(),
         };
@@ -236,26 +238,40 @@ impl Store {
 enum Piece {
     Chunk(Rc<DmaBuffer>),
     /// The memory of the batch with this number in the group.
-    Frame(usize, Aligned),
+    Frame(usize, Shared),
 }
 
-/// The memory of a batch that was written; `None` when it did not come back.
-type Back = Option<(usize, Option<Aligned>)>;
+impl Piece {
+    fn buffer(&self) -> Rc<DmaBuffer> {
+        match self {
+            Self::Chunk(chunk) => chunk.clone(),
+            Self::Frame(_, shared) => shared.buffer(),
+        }
+    }
+}
 
+/// The memory of batches that were written; `None` when it did not come back.
+type Back = Vec<(usize, Option<Aligned>)>;
+
+/// Writes what lies behind one another from `pos` on.
 async fn write(
     file: Rc<DiskFile>,
-    piece: Piece,
+    pieces: Vec<Piece>,
     pos: u64,
     durably: bool,
 ) -> Result<Back, StorageError> {
-    match piece {
-        Piece::Chunk(chunk) if durably => file.write_durably(chunk, pos).await.map(|()| None),
-        Piece::Chunk(chunk) => file.write(chunk, pos).await.map(|()| None),
-        Piece::Frame(frame, aligned) => {
-            let back = aligned.write(&file, pos, durably).await?;
-            Ok(Some((frame, back)))
-        }
-    }
+    let buffers: Vec<_> = pieces.iter().map(Piece::buffer).collect();
+    let written = match <[_; 1]>::try_from(buffers) {
+        Ok([one]) if durably => file.write_durably(one, pos).await,
+        Ok([one]) => file.write(one, pos).await,
+        Err(several) => file.write_together(&several, pos, durably).await,
+    };
+    written?;
+    let frames = pieces.into_iter().filter_map(|piece| match piece {
+        Piece::Frame(frame, shared) => Some((frame, shared.back())),
+        Piece::Chunk(_) => None,
+    });
+    Ok(frames.collect())
 }
 
 /// A group on its way to the disk.
@@ -269,8 +285,11 @@ struct Writing {
     len: usize,
     digest: u32,
     positions: Vec<u64>,
-    /// A piece that is not on its way yet: where it is the only one, it needs no task of its own.
-    held: Option<(Piece, u64)>,
+    /// Pieces that are not on their way yet, and where the first begins: the more there are behind one another, the fewer
+    /// requests.
+    held: Vec<Piece>,
+    held_at: u64,
+    held_len: u64,
     writes: Vec<glommio::Task<Result<Back, StorageError>>>,
     /// To be used again.
     chunks: Vec<Rc<DmaBuffer>>,
@@ -293,16 +312,22 @@ impl Writing {
         .encode(seed)
     }
 
-    fn send(&mut self, piece: Piece, pos: u64) {
-        let write = write(self.file.clone(), piece, pos, false);
+    fn send(&mut self, pieces: Vec<Piece>, pos: u64) {
+        let write = write(self.file.clone(), pieces, pos, false);
         self.writes.push(glommio::spawn_local(write));
     }
 
-    /// Keeps this piece for later, and sends the one that was kept.
+    /// Keeps this piece for later; what was kept and is not right in front of it is sent.
     fn hold(&mut self, piece: Piece, pos: u64) {
-        if let Some((before, at)) = self.held.replace((piece, pos)) {
-            self.send(before, at);
+        if self.held.is_empty() || self.held_at + self.held_len != pos {
+            let before = std::mem::take(&mut self.held);
+            if !before.is_empty() {
+                self.send(before, self.held_at);
+            }
+            (self.held_at, self.held_len) = (pos, 0);
         }
+        self.held_len += piece.buffer().len() as u64;
+        self.held.push(piece);
     }
 
     fn direct(&mut self, (at, len): (usize, usize), (frame, pending): (usize, &mut Pending)) {
@@ -315,7 +340,7 @@ impl Writing {
         self.digest = pending.batch.crc(self.digest);
         self.digest = crc32c::crc32c_append(self.digest, &ZEROS[..behind]);
         let aligned = pending.batch.take_frame(&header, len);
-        self.hold(Piece::Frame(frame, aligned), pos);
+        self.hold(Piece::Frame(frame, aligned.share()), pos);
     }
 
     /// Copies frames together. What is full goes to the disk while the rest is laid out.
@@ -363,7 +388,7 @@ impl Writing {
             let piece = Piece::Chunk(out.chunks[out.sent].clone());
             match out.chunks.len() {
                 1 => self.hold(piece, at),
-                _ => self.send(piece, at),
+                _ => self.send(vec![piece], at),
             }
             out.sent += 1;
         }
@@ -372,15 +397,12 @@ impl Writing {
 
     /// Waits for all of it. Returns whether it is durable, the digest up to the group's end, and where the
     /// frames lie.
-    async fn finish(
-        mut self,
-        group: &mut [Pending],
-    ) -> Result<(bool, u32, Vec<u64>), StorageError> {
+    async fn finish(self, group: &mut [Pending]) -> Result<(bool, u32, Vec<u64>), StorageError> {
         // Several writes that are each durable would be as many syncs.
-        let durable = self.writes.is_empty() && self.held.is_some();
-        let last = match self.held.take() {
-            Some((piece, at)) => write(self.file.clone(), piece, at, durable).await,
-            None => Ok(None),
+        let durable = self.writes.is_empty() && !self.held.is_empty();
+        let last = match self.held.is_empty() {
+            true => Ok(Vec::new()),
+            false => write(self.file.clone(), self.held, self.held_at, durable).await,
         };
         // Also behind one that failed all have ended before it is told: the log is reopened, and written
         // to the same bytes, after that.
@@ -388,8 +410,10 @@ impl Writing {
         ended.push(last);
         self.chunks.into_iter().for_each(disk::recycle);
         for back in ended {
-            if let Some((frame, Some(aligned))) = back? {
-                group[frame].batch.put_back(aligned);
+            for (frame, aligned) in back? {
+                if let Some(aligned) = aligned {
+                    group[frame].batch.put_back(aligned);
+                }
             }
         }
         Ok((durable, self.digest, self.positions))
