@@ -59,6 +59,7 @@ async fn hand_on(shard: &Rc<Shard>, stream: &TcpStream, permit: OwnedSemaphorePe
 pub(crate) async fn listen(shard: Rc<Shard>, listener: TcpListener) {
     let room = Arc::new(Semaphore::new(CONNECTIONS_MAX));
     let mut stop = shard.ctx.stop.clone();
+    let polls = Rc::default();
     loop {
         let Ok(permit) = room.clone().acquire_owned().await else {
             return;
@@ -75,7 +76,7 @@ pub(crate) async fn listen(shard: Rc<Shard>, listener: TcpListener) {
                 continue;
             }
         };
-        let shard = shard.clone();
+        let (shard, polls) = (shard.clone(), Rc::clone(&polls));
         task::spawn("a connection", async move {
             let mut stream = stream;
             match Door::hear(&mut stream).await {
@@ -92,8 +93,12 @@ pub(crate) async fn listen(shard: Rc<Shard>, listener: TcpListener) {
             let _permit = permit;
             let _counted = Counted::new(shard.clone());
             let line = Line::default();
-            let bootstrap: client_capnp::node::Client =
-                narad_wire::rpc::new_client(NodeServer::new(shard, Gate::new(), line.clone()));
+            let bootstrap: client_capnp::node::Client = narad_wire::rpc::new_client(NodeServer {
+                shard,
+                gate: Gate::new(),
+                line: line.clone(),
+                polls,
+            });
             if let Err(error) = narad_wire::rpc::serve(stream, bootstrap, line).await {
                 tracing::debug!(%error, "a connection ended");
             }

@@ -11,6 +11,7 @@ use crate::rpc::handed::{Handed, Receipt};
 use crate::rpc::hedge::first_of;
 use crate::rpc::leases;
 use crate::rpc::node::NodeServer;
+use crate::rpc::polls::{Poll, Polls};
 use crate::rpc::reply::{malformed, stopping, text};
 use crate::shard::limits::{
     ANSWERS_OWED_MAX, CALL_COST_BYTES, PEER_CALL_MS, REMOTE_HURRY_MS, REMOTE_NOW_MS,
@@ -67,8 +68,9 @@ impl Got {
     }
 }
 
-#[derive(Clone)]
-struct Want {
+/// What a call asks for.
+#[derive(Clone, PartialEq)]
+pub(crate) struct Want {
     name: String,
     topic: TopicId,
     max_records: usize,
@@ -170,13 +172,16 @@ async fn lease(server: &NodeServer, params: node::ConsumeParams) -> Result<Got, 
     want.topic = lookup(&shard.ctx, &want.name).await?.id;
     let until = Instant::now() + Duration::from_millis(u64::from(wait_ms));
     let mut got = local_now(shard, &want).await?;
-    if got.records.is_empty() && !local_only {
-        got = remote_now(shard, &want, wait_ms > 0).await;
+    if got.records.is_empty()
+        && !local_only
+        && let Some(elsewhere) = remote_now(server, &want, wait_ms > 0).await
+    {
+        got = elsewhere;
     }
     if got.records.is_empty() && wait_ms > 0 {
         drop(permit);
         let _parked = server.gate.park()?;
-        got = parked(shard, &want, until, local_only).await?;
+        got = parked(server, &want, until, local_only).await?;
     }
     Ok(got)
 }
@@ -256,70 +261,80 @@ fn remote(want: &Want, wait_ms: u32) -> RemoteConsume {
     }
 }
 
-/// A poll of another node, in a task of its own: dropped early, it is left to end, and what it
-/// brings is given back.
-struct Poll {
-    receiver: oneshot::Receiver<Got>,
-    nothing: Got,
+/// What is asked of whom.
+#[derive(Clone, PartialEq)]
+pub(crate) struct PollKey {
+    member: NodeId,
+    want: Want,
 }
 
-impl Poll {
-    fn start(shard: &Rc<Shard>, member: Arc<Member>, want: &Want, wait_ms: u32) -> Self {
-        let (answer, receiver) = oneshot::channel();
-        let nothing = Got::nothing(shard, want.topic);
-        let (shard, want) = (shard.clone(), want.clone());
-        task::spawn("a poll of another node", async move {
-            let deadline = Duration::from_millis(u64::from(wait_ms) + PEER_CALL_MS);
-            let asked = remote(&want, wait_ms);
-            match peers::consume(&shard.pool, &member, &asked, deadline).await {
-                Ok((records, receipt)) => {
-                    let from = (&member, want.name.as_str());
-                    // Untaken, it is dropped here, and so given back.
-                    let _ = answer.send(Got {
-                        topic: want.topic,
-                        handed: Handed::by_node(&shard, want.topic, from, &records, receipt),
-                        records,
-                    });
-                }
-                Err(error) => {
-                    tracing::debug!(node = %member.id, %error, "another node could not be polled");
-                }
-            }
-        });
-        Self { receiver, nothing }
-    }
+/// Polls of other nodes, of one shard.
+pub(crate) type RemotePolls = Polls<PollKey, Got>;
 
-    async fn wait(self) -> Got {
-        self.receiver.await.unwrap_or(self.nothing)
+fn key(member: &Member, want: &Want) -> PollKey {
+    PollKey {
+        member: member.id.clone(),
+        want: want.clone(),
     }
+}
+
+/// Polls another node, in a task of its own.
+fn poll(server: &NodeServer, member: Arc<Member>, want: &Want, wait_ms: u32) -> Poll<PollKey, Got> {
+    let ends = Instant::now() + Duration::from_millis(u64::from(wait_ms));
+    let (poll, asking) = server.polls.begin(key(&member, want), ends);
+    let (shard, want) = (server.shard.clone(), want.clone());
+    task::spawn("a poll of another node", async move {
+        let deadline = Duration::from_millis(u64::from(wait_ms) + PEER_CALL_MS);
+        let asked = remote(&want, wait_ms);
+        match peers::consume(&shard.pool, &member, &asked, deadline).await {
+            Ok((records, receipt)) if !records.is_empty() => {
+                let from = (&member, want.name.as_str());
+                asking.found(Got {
+                    topic: want.topic,
+                    handed: Handed::by_node(&shard, want.topic, from, &records, receipt),
+                    records,
+                });
+            }
+            Ok(_) => {}
+            Err(error) => {
+                tracing::debug!(node = %member.id, %error, "another node could not be polled");
+            }
+        }
+    });
+    poll
 }
 
 /// Asks the other owners for what they have now. A caller who waits for more is soon let go on to that:
-/// whoever has not answered is asked there as well.
-async fn remote_now(shard: &Rc<Shard>, want: &Want, waits: bool) -> Got {
-    let polls = remote_owners(shard, want.topic)
+/// whoever has not answered is asked there as well, and whoever is asked by a poll that stands by only there.
+async fn remote_now(server: &NodeServer, want: &Want, waits: bool) -> Option<Got> {
+    let owners = remote_owners(&server.shard, want.topic);
+    let mut kept = owners
+        .iter()
+        .map(|member| server.polls.kept(&key(member, want)));
+    if let Some(got) = kept.find_map(|got| got) {
+        return Some(got);
+    }
+    let polls = owners
         .into_iter()
+        .filter(|member| !(waits && server.polls.stands_by(&key(member, want))))
         .take(REMOTE_POLLS_MAX)
-        .map(|member| async move {
-            let got = Poll::start(shard, member, want, 0).wait().await;
-            (!got.records.is_empty()).then_some(got)
-        });
+        .map(|member| async move { poll(server, member, want, 0).await });
     let hurry = Duration::from_millis(REMOTE_HURRY_MS);
     let patience = match waits {
         true => hurry,
         false => Duration::from_millis(REMOTE_NOW_MS),
     };
-    let found = first_of(polls, hurry, patience).await;
-    found.unwrap_or_else(|| Got::nothing(shard, want.topic))
+    first_of(polls, hurry, patience).await
 }
 
 /// Waits for the first record anywhere.
 async fn parked(
-    shard: &Rc<Shard>,
+    server: &NodeServer,
     want: &Want,
     until: Instant,
     local_only: bool,
 ) -> Result<Got, WireFault> {
+    let shard = &server.shard;
     let left = until.saturating_duration_since(Instant::now());
     let wait_ms = u64::try_from(left.as_millis()).unwrap_or(0).max(1);
     let mut branches = FuturesUnordered::new();
@@ -340,38 +355,35 @@ async fn parked(
     if local_only {
         return local.await;
     }
-    let elsewhere = parked_elsewhere(shard, want, until);
+    let elsewhere = parked_elsewhere(server, want, until);
     match futures::future::select(std::pin::pin!(local), std::pin::pin!(elsewhere)).await {
         Either::Left((Ok(got), _)) => Ok(got),
-        Either::Left((Err(fault), elsewhere)) => match elsewhere.await {
-            got if got.records.is_empty() => Err(fault),
-            got => Ok(got),
-        },
-        Either::Right((got, _)) if !got.records.is_empty() => Ok(got),
-        Either::Right((_, local)) => local.await,
+        Either::Left((Err(fault), elsewhere)) => elsewhere.await.ok_or(fault),
+        Either::Right((Some(got), _)) => Ok(got),
+        Either::Right((None, local)) => local.await,
     }
 }
 
 /// Short polls of the other owners, who are looked up anew each time: partitions move. Each is asked
 /// again when its own poll has ended, however long another one's takes.
-async fn parked_elsewhere(shard: &Rc<Shard>, want: &Want, until: Instant) -> Got {
+async fn parked_elsewhere(server: &NodeServer, want: &Want, until: Instant) -> Option<Got> {
     let mut polls = FuturesUnordered::new();
     let mut asked = BTreeSet::new();
     loop {
         let left = until.saturating_duration_since(Instant::now());
         if left.is_zero() {
-            return Got::nothing(shard, want.topic);
+            return None;
         }
         let slice = left.min(Duration::from_millis(u64::from(REMOTE_PARK_MS)));
-        for member in remote_owners(shard, want.topic) {
+        for member in remote_owners(&server.shard, want.topic) {
             if asked.len() < REMOTE_POLLS_MAX && asked.insert(member.id.clone()) {
-                polls.push(parked_poll(shard, member, want, slice));
+                polls.push(parked_poll(server, member, want, slice));
             }
         }
         let sleep = Box::pin(glommio::timer::sleep(slice));
         match futures::future::select(polls.next(), sleep).await {
-            Either::Left((Some((_, got)), _)) if !got.records.is_empty() => return got,
-            Either::Left((Some((id, _)), _)) => drop(asked.remove(&id)),
+            Either::Left((Some((_, Some(got))), _)) => return Some(got),
+            Either::Left((Some((id, None)), _)) => drop(asked.remove(&id)),
             // Nobody to ask; somebody may be soon.
             Either::Left((None, sleep)) => sleep.await,
             Either::Right(_) => {}
@@ -379,21 +391,28 @@ async fn parked_elsewhere(shard: &Rc<Shard>, want: &Want, until: Instant) -> Got
     }
 }
 
-/// One of those polls, and whom it asked; one that is answered early with nothing (an error) takes its
-/// time all the same, so that there is no busy loop.
+/// One of those polls, one that stands by where there is one, and whom it asked; one that is answered early with nothing (an error)
+/// takes its time all the same, so that there is no busy loop.
 async fn parked_poll(
-    shard: &Rc<Shard>,
+    server: &NodeServer,
     member: Arc<Member>,
     want: &Want,
     slice: Duration,
-) -> (NodeId, Got) {
-    let (id, began) = (member.id.clone(), Instant::now());
+) -> (NodeId, Option<Got>) {
+    let (id, key) = (member.id.clone(), key(&member, want));
+    // What came since they were last looked for.
+    if let Some(got) = server.polls.kept(&key) {
+        return (id, Some(got));
+    }
     let wait_ms = u32::try_from(slice.as_millis())
         .unwrap_or(REMOTE_PARK_MS)
         .max(1);
-    let got = Poll::start(shard, member, want, wait_ms).wait().await;
-    if got.records.is_empty() {
-        glommio::timer::sleep(slice.saturating_sub(began.elapsed())).await;
+    let standing_by = server.polls.take_over(&key);
+    let poll = standing_by.unwrap_or_else(|| poll(server, member, want, wait_ms));
+    let ends = poll.ends();
+    let got = poll.await;
+    if got.is_none() {
+        glommio::timer::sleep(ends.saturating_duration_since(Instant::now())).await;
     }
     (id, got)
 }

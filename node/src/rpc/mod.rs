@@ -17,6 +17,7 @@ mod leases;
 mod moves;
 mod node;
 mod peer;
+mod polls;
 mod produce;
 mod refusal;
 mod reply;

@@ -23,14 +23,11 @@ pub(crate) struct NodeServer {
     pub(crate) shard: Rc<Shard>,
     pub(crate) gate: Gate,
     pub(crate) line: Line,
+    /// Those of the shard, for all its connections.
+    pub(crate) polls: Rc<consume::RemotePolls>,
 }
 
 impl NodeServer {
-    /// For a new connection.
-    pub(crate) fn new(shard: Rc<Shard>, gate: Gate, line: Line) -> Self {
-        Self { shard, gate, line }
-    }
-
     fn peer_of(
         &self,
         node: &str,

@@ -127,6 +127,12 @@ pub(crate) const PARK_MIN_MS: u64 = 10;
 pub(crate) const PARK_SLICE_MS: u64 = 1_000;
 /// How long one poll of another node parks there, in ms.
 pub(crate) const REMOTE_PARK_MS: u32 = 500;
+/// How long what a poll brought when nobody waited for it is kept for the next who asks, in ms: some times what a consumer
+/// takes from one call to the next.
+pub(crate) const POLL_HOLD_MS: u64 = 10;
+/// Polls of other nodes that nobody waits for, and results of such, that a shard keeps at most: one for each consumer that
+/// comes back at once.
+pub(crate) const POLLS_STAND_BY_MAX: usize = 256;
 /// A poll of another node that is to answer at once, and does not for this long, in ms, holds the poll of
 /// the next one up no longer: far longer than an answer from memory takes.
 pub(crate) const REMOTE_HURRY_MS: u64 = 50;
