@@ -221,6 +221,8 @@ pub enum ShardRequest {
         visibility_ms: Option<u64>,
         /// How long to park.
         wait_ms: u64,
+        /// The caller asks each owner by itself: it is another node, or a client that knows them.
+        local_only: bool,
         /// What was leased.
         answer: Answer<Result<Vec<Delivered>, WireFault>>,
     },

@@ -91,7 +91,7 @@ impl Branch {
         shard: &Rc<Shard>,
         want: &Want,
         at: usize,
-        wait_ms: u64,
+        (wait_ms, local_only): (u64, bool),
     ) -> Result<Self, WireFault> {
         let (answer, receiver) = oneshot::channel();
         shard.ctx.shards[at]
@@ -101,6 +101,7 @@ impl Branch {
                 max_bytes: want.max_bytes,
                 visibility_ms: (want.visibility_ms != 0).then_some(u64::from(want.visibility_ms)),
                 wait_ms,
+                local_only,
                 answer,
             })
             .await
@@ -216,7 +217,7 @@ async fn local_now(shard: &Rc<Shard>, want: &Want) -> Result<Got, WireFault> {
             break;
         }
         let at = first.wrapping_add(step) % count;
-        match Branch::ask(shard, &part, at, 0).await?.wait().await {
+        match Branch::ask(shard, &part, at, (0, true)).await?.wait().await {
             Ok(got) => {
                 bytes += got.bytes();
                 all.join(got);
@@ -339,7 +340,8 @@ async fn parked(
     let wait_ms = u64::try_from(left.as_millis()).unwrap_or(0).max(1);
     let mut branches = FuturesUnordered::new();
     for at in 0..shard.ctx.shards.len() {
-        branches.push(Branch::ask(shard, want, at, wait_ms).await?.wait());
+        let branch = Branch::ask(shard, want, at, (wait_ms, local_only)).await?;
+        branches.push(branch.wait());
     }
     let local = async {
         let mut fault = None;

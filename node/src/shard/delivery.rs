@@ -33,6 +33,8 @@ pub(crate) struct Wanted {
     pub(crate) max_bytes: usize,
     /// Visibility, or the topic's.
     pub(crate) visibility_ms: Option<u64>,
+    /// Steps behind those who wait here for records from anywhere, when one comes: they need no other node for it.
+    pub(crate) local_only: bool,
 }
 
 /// What one partition is asked for.
@@ -257,7 +259,11 @@ impl Shard {
             let pause = self.next_look(wanted.topic, now).min(until.since(now));
             futures::select_biased! {
                 () = Box::pin(answer.closed()).fuse() => return,
-                () = Box::pin(arrived).fuse() => {}
+                () = Box::pin(arrived).fuse() => {
+                    if wanted.local_only {
+                        glommio::executor().yield_now().await;
+                    }
+                }
                 () = Box::pin(glommio::timer::sleep(Duration::from_millis(pause))).fuse() => {}
             }
         }

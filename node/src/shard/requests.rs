@@ -175,6 +175,7 @@ impl Shard {
                 max_bytes,
                 visibility_ms,
                 wait_ms,
+                local_only,
                 answer,
             } => {
                 let wanted = crate::shard::delivery::Wanted {
@@ -182,6 +183,7 @@ impl Shard {
                     max_records,
                     max_bytes,
                     visibility_ms,
+                    local_only,
                 };
                 self.consume(wanted, wait_ms, answer).await;
             }
@@ -339,6 +341,7 @@ mod tests {
             max_bytes: 1,
             visibility_ms: None,
             wait_ms,
+            local_only: false,
             answer,
         };
         (request, async { matches!(answered.await, Ok(Err(_))) })
