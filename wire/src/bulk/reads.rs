@@ -7,14 +7,30 @@
 //! them, and some schedulers prefer reads to writes altogether. One or two reads keep it as busy.
 
 use crate::limits;
+use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Condvar, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::thread::Thread;
 
 /// The bound; see the head of the file.
 pub(super) struct ReadGate {
     most_bytes: AtomicU64,
-    under_way_bytes: Mutex<u64>,
-    freed: Condvar,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    under_way_bytes: u64,
+    /// In the order in which they came.
+    waiting: VecDeque<Arc<Turn>>,
+}
+
+/// One that waits. It alone is woken when there is room for it: with a dozen streams that wait, waking all for each read
+/// would cost more than the read.
+struct Turn {
+    bytes: u64,
+    granted: AtomicBool,
+    thread: Thread,
 }
 
 /// Bytes that are being read until this is dropped.
@@ -27,23 +43,36 @@ impl Default for ReadGate {
     fn default() -> Self {
         Self {
             most_bytes: AtomicU64::new(u64::MAX),
-            under_way_bytes: Mutex::new(0),
-            freed: Condvar::new(),
+            state: Mutex::default(),
         }
     }
 }
 
 impl ReadGate {
-    fn lock(&self) -> MutexGuard<'_, u64> {
-        self.under_way_bytes
-            .lock()
-            .expect("no holder of this lock can panic")
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().expect("no holder of this lock can panic")
     }
 
-    /// Another bound; who waits looks again.
+    fn fits(&self, used: u64, bytes: u64) -> bool {
+        used == 0 || used.saturating_add(bytes) <= self.most_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Lets everybody in for whom there is room, in turn.
+    fn grant(&self, state: &mut State) {
+        while let Some(first) = state.waiting.front()
+            && self.fits(state.under_way_bytes, first.bytes)
+        {
+            state.under_way_bytes += first.bytes;
+            first.granted.store(true, Ordering::Release);
+            first.thread.unpark();
+            state.waiting.pop_front();
+        }
+    }
+
+    /// Another bound, which counts at once.
     pub(super) fn set(&self, most_bytes: u64) {
         if self.most_bytes.swap(most_bytes, Ordering::Relaxed) < most_bytes {
-            self.wake();
+            self.grant(&mut self.lock());
         }
     }
 
@@ -58,30 +87,46 @@ impl ReadGate {
     /// Waits until there is room, or the server stops.
     pub(super) fn enter(&self, bytes: usize, stopping: &AtomicBool) -> Reading<'_> {
         let bytes = bytes as u64;
-        let full = |used: &mut u64| {
-            let most = self.most_bytes.load(Ordering::Relaxed);
-            *used > 0 && used.saturating_add(bytes) > most && !stopping.load(Ordering::Relaxed)
-        };
-        let mut used = self
-            .freed
-            .wait_while(self.lock(), full)
-            .expect("no holder of this lock can panic");
-        *used += bytes;
-        Reading { gate: self, bytes }
+        let reading = Reading { gate: self, bytes };
+        let mut state = self.lock();
+        if state.waiting.is_empty() && self.fits(state.under_way_bytes, bytes) {
+            state.under_way_bytes += bytes;
+            return reading;
+        }
+        let turn = Arc::new(Turn {
+            bytes,
+            granted: AtomicBool::new(false),
+            thread: std::thread::current(),
+        });
+        state.waiting.push_back(turn.clone());
+        drop(state);
+        while !turn.granted.load(Ordering::Acquire) {
+            if stopping.load(Ordering::SeqCst) {
+                let mut state = self.lock();
+                if !turn.granted.load(Ordering::Acquire) {
+                    state.waiting.retain(|other| !Arc::ptr_eq(other, &turn));
+                    state.under_way_bytes += bytes;
+                }
+                break;
+            }
+            std::thread::park();
+        }
+        reading
     }
 
     /// Wakes who waits, so that a stopping server is noticed.
     pub(super) fn wake(&self) {
-        drop(self.lock());
-        self.freed.notify_all();
+        for turn in &self.lock().waiting {
+            turn.thread.unpark();
+        }
     }
 }
 
 impl Drop for Reading<'_> {
     fn drop(&mut self) {
-        *self.gate.lock() -= self.bytes;
-        // Whoever is woken may want more than is free while another one would fit.
-        self.gate.freed.notify_all();
+        let mut state = self.gate.lock();
+        state.under_way_bytes -= self.bytes;
+        self.gate.grant(&mut state);
     }
 }
 
@@ -101,6 +146,35 @@ mod tests {
         assert_eq!(gate.piece(4096), 4096, "no more than is wanted");
         gate.set(0);
         assert_eq!(gate.piece(1 << 20), limits::BULK_READ_MIN_BYTES);
+    }
+
+    #[test]
+    fn reads_are_let_in_in_the_order_in_which_they_came() {
+        let gate = Arc::new(ReadGate::default());
+        gate.set(10);
+        let first = gate.enter(10, &AtomicBool::new(false));
+        let (said, heard) = channel();
+        for number in 0..4 {
+            let (entered, said) = (gate.clone(), said.clone());
+            std::thread::spawn(move || {
+                // The last one would fit long before the one in front of it.
+                let bytes = if number == 3 { 1 } else { 10 };
+                let reading = entered.enter(bytes, &AtomicBool::new(false));
+                said.send(number).unwrap();
+                drop(reading);
+            });
+            while waiting(&gate) <= number {
+                std::thread::yield_now();
+            }
+        }
+        drop(first);
+        let order: Vec<usize> = heard.iter().take(4).collect();
+        assert_eq!(order, [0, 1, 2, 3]);
+        assert_eq!(gate.lock().under_way_bytes, 0);
+    }
+
+    fn waiting(gate: &ReadGate) -> usize {
+        gate.lock().waiting.len()
     }
 
     #[test]
