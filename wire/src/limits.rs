@@ -94,10 +94,7 @@ pub const BULK_ALIGN: u64 = 512;
 /// Bytes of one splice, and the size asked of a pipe: larger reads have hung on old kernels, and a
 /// pipe of 64 KiB halves the throughput.
 pub const BULK_CHUNK_BYTES: usize = 1 << 20;
-/// Reads that the bound on bytes being read is divided into: one of them waits for the disk while another
-/// one's bytes are on their way to a socket.
-pub const BULK_READS: u64 = 4;
-/// Least bytes of one read under that bound: below, the calls cost more than the bytes.
+/// Least bytes of one read where what is being read at once is bounded: below, the calls cost more than the bytes.
 pub const BULK_READ_MIN_BYTES: usize = 64 << 10;
 /// Under a rate limit, so much time's worth is paid for at once, in µs: a short tail takes as long as
 /// its bytes need, and a stream holds the others up no longer than that.

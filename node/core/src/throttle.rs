@@ -57,10 +57,10 @@ const FLOOR_BYTES_PER_S: u64 = 1 << 20;
 /// (1 MiB at a time reached as much as 8 MiB on those measured, at a 20th of the wait for others); a disk array
 /// that takes 10 ms for each MiB still gets 400 MiB/s.
 pub const UNDER_WAY_MOST_BYTES: u64 = 4 << 20;
-/// The same when copies begin to yield: half a chunk, in pieces of 128 KiB.
+/// The same when copies begin to yield: half a chunk.
 pub const UNDER_WAY_SHORT_BYTES: u64 = 512 << 10;
-/// And at least: below, a copy is nothing but calls. On one disk under both nodes of a move, 192 KiB were as few as
-/// half of the speed could be had with, and the foreground's p99 was half of what it was with 512 KiB.
+/// And at least: below, a copy is nothing but calls. On one disk and two cores under both nodes of a move, 128 KiB in one piece
+/// were as few as half of the speed could be had with, and the foreground's p99 was less than half of what it was with 512 KiB.
 pub const UNDER_WAY_LEAST_BYTES: u64 = 128 << 10;
 /// Bytes under way are multiples of this.
 const UNDER_WAY_STEP_BYTES: u64 = 64 << 10;

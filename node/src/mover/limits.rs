@@ -14,8 +14,6 @@ pub(super) const AHEAD: usize = 2;
 pub(super) const CHUNK_BYTES: usize = 1 << 20;
 /// The same at the least, where the bound on bytes under way is low.
 pub(super) const CHUNK_MIN_BYTES: usize = 64 << 10;
-/// Writes that this bound is divided into: one is under way while the next one's bytes arrive.
-pub(super) const CHUNKS: usize = 4;
 
 /// Moves into this node that are handed over at once. What a handover costs is syncs, and eight at once wait
 /// for one another in their freezes, and everybody's produce with them; two keep the disk as busy.

@@ -76,9 +76,9 @@ impl ReadGate {
         }
     }
 
-    /// Bytes of one read, of `len` that are wanted: a part of the bound, so that one read is short as well.
+    /// Bytes of one read, of `len` that are wanted: no more than the bound.
     pub(super) fn piece(&self, len: usize) -> usize {
-        let most = self.most_bytes.load(Ordering::Relaxed) / limits::BULK_READS;
+        let most = self.most_bytes.load(Ordering::Relaxed);
         let piece = usize::try_from(most).unwrap_or(usize::MAX);
         let least = limits::BULK_READ_MIN_BYTES;
         len.min(piece.max(least) / least * least)
@@ -138,10 +138,10 @@ mod tests {
     use std::time::Duration;
 
     #[test]
-    fn a_read_is_a_part_of_the_bound() {
+    fn a_read_is_no_longer_than_the_bound() {
         let gate = ReadGate::default();
         assert_eq!(gate.piece(1 << 20), 1 << 20);
-        gate.set(1 << 20);
+        gate.set(300 << 10);
         assert_eq!(gate.piece(1 << 20), 256 << 10);
         assert_eq!(gate.piece(4096), 4096, "no more than is wanted");
         gate.set(0);
