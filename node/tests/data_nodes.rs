@@ -105,9 +105,49 @@ fn any_node_takes_any_record_and_any_node_delivers_it() {
         }
         assert_eq!(value(&parked.await[0]), "late");
     });
+    nobody_is_asked_for_what_is_here(&cluster, &addrs);
     cluster.nodes.iter_mut().for_each(|node| {
         assert!(node.stop().success(), "{}", node.log());
     });
+}
+
+/// A consumer whose own node gets what it waits for leaves no poll behind at the others with each call.
+fn nobody_is_asked_for_what_is_here(cluster: &support::Cluster, addrs: &[String]) {
+    const ROUNDS: u64 = 50;
+    let asked = || -> u64 {
+        let calls = |node: &support::Node| -> u64 {
+            let text = node.http("GET", "/metrics").expect("it answers").1;
+            let of = |line: &&str| line.starts_with("narad_calls_total{call=\"Consume\"");
+            let count = |line: &str| line.rsplit(' ').next()?.parse::<u64>().ok();
+            text.lines().filter(of).filter_map(count).sum()
+        };
+        cluster.nodes[1..].iter().map(calls).sum()
+    };
+    let before = asked();
+    with_client(vec![addrs[0].clone()], async move |client| {
+        topic(&client, "near", 6, TopicSettingsView::default()).await;
+        let me = client.info().await.unwrap().id;
+        let near = client.describe_topic("near").await.unwrap();
+        let own = near.partitions.iter().find(|p| p.owner == me);
+        let own = Some(PartitionIndex(own.expect("this node owns one").index));
+        let client = std::rc::Rc::new(client);
+        for round in 0..ROUNDS {
+            let waits = client.clone();
+            let parked = glommio::spawn_local(async move {
+                waits.consume_once("near", ask(1, 60_000)).await.unwrap()
+            });
+            glommio::timer::sleep(Duration::from_millis(5)).await;
+            let name = format!("near-{round}");
+            let produced = client.produce_once("near", &[text(&name)], own).await;
+            produced.unwrap()[0].as_ref().unwrap();
+            assert_eq!(value(&parked.await[0]), name);
+        }
+    });
+    let more = asked() - before;
+    assert!(
+        more < ROUNDS,
+        "{more} polls for {ROUNDS} records that were here"
+    );
 }
 
 #[test]

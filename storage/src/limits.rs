@@ -68,6 +68,10 @@ pub const GROUP_CHUNK_BYTES: usize = 512 << 10;
 /// has one at a time, and more logs than this keep a disk busy in any case.
 pub const GATHER_DEPTH: u32 = 64;
 
+/// Pieces of one such request: what the kernel takes (`UIO_MAXIOV`). A group of batches of the size for which it is meant has
+/// far fewer.
+pub const GATHER_PIECES_MAX: usize = 1024;
+
 /// How often, a millisecond apart, the end of an executor looks whether its last groups are written before it lets the
 /// kernel keep their memory: as long as a disk that is not broken takes.
 pub const GATHER_END_LOOKS: u32 = 30_000;
@@ -189,6 +193,7 @@ const _: () = {
     assert!(QUEUE_BYTES >= GROUP_BYTES + MAX_FRAME_PAYLOAD_BYTES);
     assert!(IO_CHUNK_BYTES.is_multiple_of(TRIM_BLOCK_BYTES as usize));
     assert!(GROUP_CHUNK_BYTES.is_multiple_of(TRIM_BLOCK_BYTES as usize));
+    assert!(2 * (GROUP_BYTES / DIRECT_MIN_BYTES + 1) < GATHER_PIECES_MAX);
     // A piece is smaller than twice that.
     assert!(2 * GROUP_CHUNK_BYTES <= IO_CHUNK_BYTES && CRC_STEP_BYTES <= GROUP_CHUNK_BYTES);
     assert!(SPARE_BUFFERS * GROUP_CHUNK_BYTES > GROUP_BYTES);

@@ -8,7 +8,7 @@
 //! completion is there, whoever stops waiting, and the ring does not end before; requests under way are bounded; without a ring
 //! (an old kernel, no memory for it) the caller is told, and writes piece by piece.
 
-use crate::limits::{GATHER_DEPTH, GATHER_END_LOOKS};
+use crate::limits::{GATHER_DEPTH, GATHER_END_LOOKS, GATHER_PIECES_MAX};
 use futures::channel::oneshot;
 use glommio::io::{BufferedFile, DmaBuffer};
 use io_uring::{IoUring, opcode, types};
@@ -47,7 +47,8 @@ thread_local! {
 }
 
 /// Writes the buffers one behind the other from `pos` on, and says how many bytes were written. The file, the position and
-/// all lengths are as for one aligned write. `None`: there is no ring, or no room in it, and nothing was done.
+/// all lengths are as for one aligned write. `None`: there is no ring, or no room in it, or there are too many buffers, and
+/// nothing was done.
 ///
 /// Dropping the future does not end the write.
 pub(super) async fn write(
@@ -55,6 +56,9 @@ pub(super) async fn write(
     buffers: &[Rc<DmaBuffer>],
     pos: u64,
 ) -> Option<io::Result<usize>> {
+    if buffers.len() > GATHER_PIECES_MAX {
+        return None;
+    }
     let gather = of_executor()?;
     let done = gather.start(file, buffers, pos)?;
     drop(gather);
@@ -265,6 +269,8 @@ mod tests {
             let ended = futures::future::join_all(writes).await;
             let whole = ended.iter().filter(|w| **w == Some(3 * PIECE)).count();
             assert_eq!((whole, count - whole), (GATHER_DEPTH as usize, 8));
+            let too_many = pieces(GATHER_PIECES_MAX + 1, 0);
+            assert!(write(file.as_raw_fd(), &too_many, 0).await.is_none());
             // There is room again.
             let again = write(file.as_raw_fd(), &pieces(3, 0), 0).await;
             assert_eq!(again.unwrap().unwrap(), 3 * PIECE);
