@@ -195,14 +195,18 @@ impl DiskFile {
 
     async fn write_to(&self, file: &DmaFile, buffer: Rc<DmaBuffer>, pos: u64) -> Result<()> {
         let op = self.op_of(&buffer, pos);
-        let fail = |e| StorageError::io("write", &self.path, e);
-        fault::before(&op).map_err(fail)?;
+        fault::before(&op).map_err(|e| StorageError::io("write", &self.path, e))?;
+        self.write_begun(file, &buffer, pos).await
+    }
+
+    /// As [`Self::write_to`], of which the fault layer knows already.
+    async fn write_begun(&self, file: &DmaFile, buffer: &Rc<DmaBuffer>, pos: u64) -> Result<()> {
         let written = file
             .write_rc_at(buffer.clone(), pos)
             .await
-            .map_err(|e| fail(system_error(e)))?;
+            .map_err(|e| StorageError::io("write", &self.path, system_error(e)))?;
         self.whole(written, buffer.len(), pos)?;
-        fault::after(&op);
+        fault::after(&self.op_of(buffer, pos));
         Ok(())
     }
 
@@ -247,7 +251,8 @@ impl DiskFile {
                 .map_err(|e| StorageError::io("write", &self.path, e))?;
         }
         let Some(written) = gather::write(fd, buffers, pos).await else {
-            let writes = pieces.iter().map(|(b, at)| self.write((*b).clone(), *at));
+            let one_by_one = pieces.iter();
+            let writes = one_by_one.map(|(b, at)| self.write_begun(&self.file, b, *at));
             let ended = join_all(writes).await;
             ended.into_iter().collect::<Result<()>>()?;
             return if durably { self.sync().await } else { Ok(()) };

@@ -39,6 +39,12 @@ struct Slot<K, T> {
 }
 
 impl<K, T> Slot<K, T> {
+    /// Whether its node may still have nothing to say: an answer that is late says that something is wrong there, and
+    /// whoever comes next asks afresh.
+    fn is_due(&self) -> bool {
+        !self.ended.get() && Instant::now() < self.ends
+    }
+
     fn wake(&self) {
         if let Some(waker) = self.waker.take() {
             waker.wake();
@@ -102,12 +108,15 @@ impl<K: PartialEq + Clone + 'static, T: 'static> Polls<K, T> {
     /// Whether one stands by for this: the other node had nothing, or is being asked.
     pub(crate) fn stands_by(&self, key: &K) -> bool {
         let standing = self.standing_by.borrow();
-        standing.iter().any(|slot| slot.key == *key)
+        standing
+            .iter()
+            .any(|slot| slot.key == *key && slot.is_due())
     }
 
     /// One that stands by for this.
     pub(crate) fn take_over(self: &Rc<Self>, key: &K) -> Option<Poll<K, T>> {
         let mut standing = self.standing_by.borrow_mut();
+        standing.retain(|slot| slot.is_due());
         let at = standing.iter().position(|slot| slot.key == *key)?;
         let slot = standing.remove(at)?;
         drop(standing);
@@ -116,6 +125,7 @@ impl<K: PartialEq + Clone + 'static, T: 'static> Polls<K, T> {
 
     /// What was brought for this a moment ago, when nobody waited for it.
     pub(crate) fn kept(&self, key: &K) -> Option<T> {
+        self.let_go(Instant::now());
         let mut kept = self.kept.borrow_mut();
         let at = kept.iter().position(|(of, ..)| of == key)?;
         kept.remove(at).map(|(_, found, _)| found)
@@ -186,7 +196,7 @@ impl<K: PartialEq + Clone + 'static, T: 'static> Drop for Poll<K, T> {
             self.polls.offer(&self.slot.key, found);
         }
         let mut standing = self.polls.standing_by.borrow_mut();
-        if !self.slot.ended.get() && standing.len() < POLLS_STAND_BY_MAX {
+        if self.slot.is_due() && standing.len() < POLLS_STAND_BY_MAX {
             standing.push_back(self.slot.clone());
         }
     }
@@ -231,7 +241,7 @@ mod tests {
     type Begun = (Poll<&'static str, Rc<u32>>, Asked<&'static str, Rc<u32>>);
 
     fn begin(polls: &Numbers, key: &'static str) -> Begun {
-        polls.begin(key, Instant::now())
+        polls.begin(key, Instant::now() + Duration::from_secs(1_000))
     }
 
     fn run(work: impl AsyncFnOnce(Numbers)) {
@@ -291,6 +301,19 @@ mod tests {
             polls.let_go(Instant::now() + POLL_HOLD);
             assert_eq!(Rc::strong_count(&found), 1, "dropped");
             assert!(polls.kept(&"a").is_none() && !polls.stands_by(&"a"));
+        });
+    }
+
+    #[test]
+    fn one_whose_answer_is_late_does_not_stand_by() {
+        run(async |polls| {
+            let (poll, asked) = polls.begin("a", Instant::now());
+            drop(poll);
+            assert!(!polls.stands_by(&"a") && polls.take_over(&"a").is_none());
+            // What it brings at last goes to whoever waits.
+            let (next, _other) = begin(&polls, "a");
+            asked.found(Rc::new(7));
+            assert_eq!(next.await.as_deref(), Some(&7));
         });
     }
 

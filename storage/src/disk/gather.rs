@@ -200,6 +200,8 @@ async fn reap(gather: Weak<Gather>, events: BufferedFile) {
 
 impl Drop for Gather {
     fn drop(&mut self) {
+        // Whoever read that is gone, or about to go.
+        let _ = self.ring.get_mut().submitter().unregister_eventfd();
         // Not by entering the ring: a request that was refused would go with it.
         for _ in 0..GATHER_END_LOOKS {
             self.drain();
