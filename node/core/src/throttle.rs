@@ -3,7 +3,7 @@
 //! What this file keeps true: with nobody to disturb, copies take everything; when the foreground's p99
 //! rises above its own baseline (what it is while nothing is copied) copies yield, the more the further it has
 //! risen, and take back as it falls; what the foreground bore is where the next copy begins; copies never get
-//! less than half of the most that they reached here, so a move always ends.
+//! less than half of what they reach here when nothing holds them back, so a move always ends.
 //!
 //! There are two limits. The bytes under way to the disk come first: a disk serves in the order of arrival, so
 //! they are what a foreground's sync waits behind, and a short queue costs a copy little. The rate comes second,
@@ -35,9 +35,12 @@ const TAKE_PERCENT: u64 = 115;
 const DOWN_PERCENT: (u64, u64) = (50, 85);
 /// What they take back in one step, in percent of what they have.
 const UP_PERCENT: u64 = 125;
-/// Share of the most that copies reached, in percent, which they keep in any case: above the half that is
-/// promised, because a whole move is not as fast as its best window.
-const FLOOR_PERCENT: u64 = 55;
+/// Share of what copies reach when nothing holds them back, in percent, which they keep in any case: the half that is
+/// promised, and what they may miss of it.
+const FLOOR_PERCENT: u64 = 53;
+/// Windows in the middle of copies that nothing held back: their median is what copies can reach. The best of them would be too
+/// much (half of that is more than half of a whole copy), and those in which copies begin or end say too little.
+const FREE_WINDOWS: usize = 8;
 /// Windows without copies after which the limit of the copies before them says nothing any more.
 const FORGET_WINDOWS: u32 = 120;
 /// Windows for which copies take everything to learn what the most is; a copy that begins fills only a part of
@@ -64,11 +67,12 @@ pub const UNDER_WAY_SHORT_BYTES: u64 = 512 << 10;
 pub const UNDER_WAY_LEAST_BYTES: u64 = 128 << 10;
 /// Bytes under way are multiples of this.
 const UNDER_WAY_STEP_BYTES: u64 = 64 << 10;
-/// Copies reach their limit when they are above this share of it, in percent.
-const REACHED_PERCENT: u64 = 95;
-/// The queue is too short for the limit when copies are below this share of it, in percent: between the two
-/// it stays as it is.
-const MISSED_PERCENT: u64 = 92;
+/// Copies reach their limit when the best of the latest windows is above this share of it, in percent: in the others they
+/// may have begun or ended.
+const REACHED_PERCENT: u64 = 97;
+/// The queue is too short for the limit when the best of the latest windows is below this share of it, in percent:
+/// between the two it stays as it is.
+const MISSED_PERCENT: u64 = 95;
 
 const _: () = {
     assert!(UNDER_WAY_LEAST_BYTES < UNDER_WAY_SHORT_BYTES);
@@ -139,10 +143,18 @@ pub struct Adaptive {
     limit: Option<u64>,
     /// Bytes that may be under way.
     under_way: u64,
-    /// So many were too few for the limit, since the most was last learned.
+    /// As few of them as copies could do with when they were held back last, [`UNDER_WAY_SHORT_BYTES`] at most.
+    found: u64,
+    /// So many were too few for what copies keep in any case, since the most was last learned.
     too_short: u64,
-    /// Most that copies reached since it was last learned, in bytes/s.
+    /// What copies reach when nothing holds them back, in bytes/s, as far as it is known.
     peak: u64,
+    /// What they reached in the latest windows that tell it, in bytes/s; see [`FREE_WINDOWS`].
+    free: VecDeque<u64>,
+    /// The window before had copies.
+    copying: bool,
+    /// What they reached in it, if nothing held them back and the one before it had copies as well.
+    between: Option<u64>,
     /// Windows for which copies still take everything, and the most in those that have passed.
     probing: Option<(u32, u64)>,
     /// The most was learned once.
@@ -157,6 +169,8 @@ pub struct Adaptive {
     starved: u32,
     /// Windows for which copies do not give way.
     insisting: u32,
+    /// They do in the window that goes on.
+    giving: bool,
 }
 
 impl Default for Adaptive {
@@ -167,8 +181,12 @@ impl Default for Adaptive {
             reached: VecDeque::new(),
             limit: None,
             under_way: UNDER_WAY_MOST_BYTES,
+            found: UNDER_WAY_SHORT_BYTES,
             too_short: 0,
             peak: 0,
+            free: VecDeque::new(),
+            copying: false,
+            between: None,
             probing: None,
             learned: false,
             since_probe: 0,
@@ -176,6 +194,7 @@ impl Default for Adaptive {
             bore: None,
             starved: 0,
             insisting: 0,
+            giving: false,
         }
     }
 }
@@ -189,30 +208,64 @@ impl Adaptive {
 
     /// A window has ended; the limits for the next.
     pub fn step(&mut self, window: Window) -> Limits {
-        let bytes_per_s = self.rate(window);
-        // What the most is shows only with a queue that allows it.
-        let under_way_bytes = match self.probing {
+        let held = self.limit.is_some() || self.allowed() < UNDER_WAY_SHORT_BYTES;
+        // On a machine that lets them have nothing either way, nothing is known anew.
+        let competing = !self.giving && self.insisting == 0;
+        self.learn(window, !held && competing);
+        self.decide(window)
+    }
+
+    /// Bytes that may be under way in the window that goes on.
+    fn allowed(&self) -> u64 {
+        match self.probing {
+            // What the most is shows only with a queue that allows it.
             Some(_) => self.under_way.max(UNDER_WAY_SHORT_BYTES),
             None => self.under_way,
-        };
+        }
+    }
+
+    fn decide(&mut self, window: Window) -> Limits {
+        let bytes_per_s = self.rate(window);
+        self.giving = self.gives_way(window);
         Limits {
             bytes_per_s,
-            under_way_bytes,
-            gives_way: self.gives_way(window),
+            under_way_bytes: self.allowed(),
+            gives_way: self.giving,
         }
     }
 
     /// A window has ended in which a limit of somebody else was in force: what the foreground bears without copies
-    /// and what copies reach is learned from it, and nothing about the queue, which was not the machine's. The limits that begin when the machine's do.
-    pub fn watch(&mut self, window: Window) -> Limits {
-        let limits = self.step(window);
-        self.under_way = UNDER_WAY_SHORT_BYTES;
-        self.too_short = 0;
-        self.look_anew();
+    /// and what copies reach is learned from it, and nothing about the queue, which was not the machine's: what was found out
+    /// before stays. `free`: that limit was none. The limits that begin when the machine's do.
+    pub fn watch(&mut self, window: Window, free: bool) -> Limits {
+        let (found, too_short) = (self.found, self.too_short);
+        self.learn(window, free);
+        let limits = self.decide(window);
+        self.hold(found);
+        // Unless the most was learned anew meanwhile.
+        self.too_short = self.too_short.min(too_short);
         Limits {
             under_way_bytes: self.under_way,
             ..limits
         }
+    }
+
+    /// What a window says about what copies can reach; `free`: nothing held them back in it.
+    fn learn(&mut self, window: Window, free: bool) {
+        let copying = window.copied_bytes > 0;
+        if let Some(reached) = self.between.take()
+            && copying
+        {
+            remember(&mut self.free, reached, FREE_WINDOWS);
+            self.peak = median(&self.free).unwrap_or(reached);
+        }
+        let reached = window.copied_per_s();
+        if self.free.is_empty() || !free {
+            // The best that is known, or more than was known.
+            self.peak = self.peak.max(reached);
+        }
+        self.between = (free && copying && self.copying).then_some(reached);
+        self.copying = copying;
     }
 
     /// Whether the threads that copy let others have the processor first in the next window.
@@ -245,12 +298,12 @@ impl Adaptive {
             }
             // The next copy begins with a short queue if there is somebody to disturb: a window is long. What
             // the last one could do with stays.
-            self.under_way = if heard {
-                self.under_way.min(UNDER_WAY_SHORT_BYTES)
+            if heard {
+                self.hold(self.found);
             } else {
-                UNDER_WAY_MOST_BYTES
-            };
-            self.look_anew();
+                self.under_way = UNDER_WAY_MOST_BYTES;
+                self.look_anew();
+            }
             if self.listening > 0 {
                 // That limit was for listening.
                 (self.listening, self.limit) = (0, None);
@@ -263,8 +316,6 @@ impl Adaptive {
             self.limit = Some(limit);
         }
         let copied_per_s = window.copied_per_s();
-        // Also when it is not this machine that decides.
-        self.peak = self.peak.max(copied_per_s);
         if !heard {
             self.look_anew();
             self.under_way = UNDER_WAY_MOST_BYTES;
@@ -282,7 +333,7 @@ impl Adaptive {
         }
         let Some(baseline) = self.baseline_us() else {
             self.listening = LISTEN_WINDOWS;
-            self.under_way = UNDER_WAY_SHORT_BYTES;
+            self.hold(self.found);
             self.limit = Some(FLOOR_BYTES_PER_S);
             return self.limit;
         };
@@ -309,21 +360,21 @@ impl Adaptive {
 
     /// The foreground bears too much: `now` instead of `baseline`.
     fn give(&mut self, baseline: u64, now: u64, copied_per_s: u64) {
-        if self.under_way > UNDER_WAY_SHORT_BYTES {
+        if self.under_way > self.found {
             // What the short queue changes is seen in the next windows.
-            self.under_way = UNDER_WAY_SHORT_BYTES;
-            self.look_anew();
+            self.hold(self.found);
             return;
         }
         let had = self.limit.unwrap_or(copied_per_s);
         let floor = self.floor();
         if self.limit.is_some() && had <= floor {
-            let shorter = self.under_way * 3 / 4 / UNDER_WAY_STEP_BYTES * UNDER_WAY_STEP_BYTES;
+            // In large steps until one was too large.
+            let keep = if self.too_short == 0 { 2 } else { 3 };
+            let shorter = self.under_way * keep / 4 / UNDER_WAY_STEP_BYTES * UNDER_WAY_STEP_BYTES;
             let shorter = shorter.max(UNDER_WAY_LEAST_BYTES);
             let known = shorter <= self.too_short || shorter == self.under_way;
             if !self.lengthen() && !known && self.reaches(REACHED_PERCENT) {
-                self.under_way = shorter;
-                self.look_anew();
+                self.hold(shorter);
             }
         }
         let keep = baseline.saturating_mul(YIELD_PERCENT) / now.max(1);
@@ -331,10 +382,10 @@ impl Adaptive {
         self.limit = Some((had / 100 * keep).max(floor));
     }
 
-    /// Whether copies reached so many percent of their limit, in most of the latest windows: a single one may be
-    /// that of a copy's beginning or end.
+    /// Whether copies reached so many percent of their limit in one of the latest windows at least: in the others they may have
+    /// begun or ended.
     fn reaches(&self, percent: u64) -> bool {
-        let reached = median(&self.reached).unwrap_or(u64::MAX);
+        let reached = self.reached.iter().copied().max().unwrap_or(u64::MAX);
         let limit = self.limit.unwrap_or(0);
         reached >= limit / 100 * percent
     }
@@ -345,13 +396,25 @@ impl Adaptive {
         if self.under_way >= UNDER_WAY_SHORT_BYTES || !full || self.reaches(MISSED_PERCENT) {
             return false;
         }
-        self.too_short = self.under_way;
         let longer = (self.under_way * 4)
             .div_ceil(3)
             .next_multiple_of(UNDER_WAY_STEP_BYTES);
-        self.under_way = longer.min(UNDER_WAY_SHORT_BYTES);
-        self.look_anew();
+        let longer = longer.min(UNDER_WAY_SHORT_BYTES);
+        if self.limit.is_some_and(|limit| limit <= self.floor()) {
+            self.too_short = self.under_way;
+            self.hold(longer);
+        } else {
+            // For more than copies keep in any case; what suffices for that is still known.
+            self.under_way = longer;
+            self.look_anew();
+        }
         true
+    }
+
+    /// Holds copies back with so many bytes under way.
+    fn hold(&mut self, bytes: u64) {
+        (self.under_way, self.found) = (bytes, bytes);
+        self.look_anew();
     }
 
     /// What was seen before belongs to other limits.
@@ -389,6 +452,7 @@ impl Adaptive {
         if left == 0 {
             (self.peak, self.learned, self.since_probe) = (most, true, 0);
             self.too_short = 0;
+            self.free.clear();
         }
         left > 0
     }

@@ -25,7 +25,7 @@ pub(super) fn start(core: Rc<Core>, bulk: Arc<BulkServer>) {
             let set = meta.borrow_and_update().throttle_bytes_per_s;
             if windows.left().is_zero() {
                 // It goes on learning while a fixed limit is set.
-                adaptive = windows.end(&core, &bulk, set.is_none());
+                adaptive = windows.end(&core, &bulk, set);
             }
             let limits = match set {
                 Some(UNLIMITED) => Limits::NONE,
@@ -71,8 +71,8 @@ impl Windows {
         Duration::from_millis(WINDOW_MS).saturating_sub(self.began.elapsed())
     }
 
-    /// Ends it, and begins the next. `adaptive`: the limits in force are the machine's.
-    fn end(&mut self, core: &Core, bulk: &BulkServer, adaptive: bool) -> Limits {
+    /// Ends it, and begins the next. `set`: the limit of the metadata; where there is none, the machine's is in force.
+    fn end(&mut self, core: &Core, bulk: &BulkServer, set: Option<u64>) -> Limits {
         let pace = &core.ctx.pace;
         let (samples, p99_us) = pace.foreground.since(&mut self.calls_before);
         let sent = bulk.stats().sent_bytes;
@@ -88,10 +88,9 @@ impl Windows {
         };
         self.began = Instant::now();
         (self.sent_before, self.received_before) = (sent, received);
-        let limits = if adaptive {
-            self.machine.step(window)
-        } else {
-            self.machine.watch(window)
+        let limits = match set {
+            None => self.machine.step(window),
+            Some(limit) => self.machine.watch(window, limit == UNLIMITED),
         };
         if window.copied_bytes > 0 {
             let baseline_us = self.machine.baseline_us();
