@@ -1,7 +1,7 @@
 //! Removing what is large, in steps.
 //!
 //! What this file keeps true: space goes back to the disk a little at a time, with rests, so that nothing else waits
-//! long for it; whoever calls has seen to it that half a file, or half a directory, left by a crash is taken
+//! long for it, and all removals of a process take turns for that; whoever calls has seen to it that half a file, or half a directory, left by a crash is taken
 //! for rest; a file that somebody still reads keeps its bytes.
 //!
 //! A file system that tells the disk of freed space at once (`discard`) keeps some disks from everything else
@@ -11,14 +11,38 @@
 use crate::disk::{blocking, list_dir, sync_parent};
 use crate::error::StorageError;
 use crate::fault::{self, Op};
-use crate::limits::{REMOVE_REST, REMOVE_REST_MAX, REMOVE_STEP_BYTES};
+use crate::limits::{REMOVE_REST, REMOVE_REST_MAX, REMOVE_STEP_BYTES, REMOVE_TURN};
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 type Result<T> = std::result::Result<T, StorageError>;
+
+/// Some removal of this process is in a step or rests after it. When a node is drained many copies are removed at
+/// once, and a fifth of the disk's time for each would be all of it.
+static TAKEN: AtomicBool = AtomicBool::new(false);
+
+/// The only removal that gives space back, until this is dropped.
+struct Turn;
+
+impl Turn {
+    /// Dropping the future takes no turn. Who has just had one may have the next: one removal ends before another.
+    async fn take() -> Self {
+        while TAKEN.swap(true, Ordering::Acquire) {
+            glommio::timer::sleep(REMOVE_TURN).await;
+        }
+        Self
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        TAKEN.store(false, Ordering::Release);
+    }
+}
 
 /// Of a file that nobody reads: gives its space back from the end, all of it. Nothing happens to a small one, to what
 /// is no file, or is not there.
@@ -39,6 +63,7 @@ async fn shrink(path: &Path) -> Result<()> {
     };
     while len > 0 {
         len = len.saturating_sub(REMOVE_STEP_BYTES);
+        let _turn = Turn::take().await;
         let (file, began) = (file.clone(), Instant::now());
         blocking("remove", path, move || file.set_len(len)).await?;
         let pause = (began.elapsed() * REMOVE_REST).min(REMOVE_REST_MAX);
@@ -93,4 +118,43 @@ pub(crate) async fn remove_tree(path: &Path) -> Result<()> {
     .await?;
     fault::after(&op);
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use glommio::{LocalExecutorBuilder, Placement};
+    use std::cell::Cell;
+    use std::rc::Rc;
+    use std::sync::atomic::AtomicUsize;
+
+    #[test]
+    fn removals_take_turns_on_all_executors() {
+        static INSIDE: AtomicUsize = AtomicUsize::new(0);
+        let executors = [(); 2].map(|()| {
+            LocalExecutorBuilder::new(Placement::Unbound)
+                .spawn(|| async {
+                    let done = Rc::new(Cell::new(0));
+                    let tasks = [(); 4].map(|()| {
+                        let done = done.clone();
+                        glommio::spawn_local(async move {
+                            let _turn = Turn::take().await;
+                            assert_eq!(INSIDE.fetch_add(1, Ordering::SeqCst), 0);
+                            glommio::timer::sleep(REMOVE_TURN).await;
+                            INSIDE.fetch_sub(1, Ordering::SeqCst);
+                            done.set(done.get() + 1);
+                        })
+                    });
+                    for task in tasks {
+                        task.await;
+                    }
+                    done.get()
+                })
+                .unwrap()
+        });
+        for executor in executors {
+            assert_eq!(executor.join().unwrap(), 4);
+        }
+        assert!(!TAKEN.load(Ordering::Relaxed));
+    }
 }
