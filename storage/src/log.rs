@@ -459,7 +459,7 @@ impl Log {
     /// missing, and a move copies it as it is. May be dropped at any time.
     ///
     /// # Errors
-    /// The disk's error.
+    /// The disk's error; [`StorageError::Closed`] when the log has been closed or has stopped meanwhile.
     pub async fn scrub(&self, bytes_per_s: u64) -> Result<ScrubReport, StorageError> {
         self.0.scrub(bytes_per_s).await
     }

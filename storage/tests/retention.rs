@@ -6,7 +6,7 @@ mod common;
 use common::*;
 use futures::future::{Either, select};
 use narad_core::ids::{Offset, WallMs};
-use narad_storage::{Age, Log, Options};
+use narad_storage::{Age, Log, Options, StorageError};
 use std::future::poll_fn;
 use std::pin::pin;
 use std::time::{Duration, UNIX_EPOCH};
@@ -301,5 +301,34 @@ fn a_deleted_copy_gives_its_space_back_in_steps() {
             "{lengths:?}"
         );
         assert!(!grave.exists());
+    });
+}
+
+#[test]
+fn a_scrub_says_and_writes_nothing_about_a_log_that_was_closed() {
+    let dir = Dir::new("ret-scrub-closed");
+    run(&dir, |root| async move {
+        let log = Log::create(&root, copy(1), &options()).await.unwrap();
+        for n in 0..300 {
+            log.append(records(n, 1, 900), None).await.unwrap();
+        }
+        // A second at that rate, or several.
+        let reading = log.clone();
+        let scrub = glommio::spawn_local(async move { reading.scrub(128 << 10).await });
+        glommio::timer::sleep(Duration::from_millis(5)).await;
+        log.close().await.unwrap();
+        // Its files are on their way out, as they are when a copy is removed.
+        let place = narad_storage::layout::partition_dir(&root, copy(1));
+        let list = std::fs::read(place.join("segments.list")).unwrap();
+        for file in segment_files(&place) {
+            let file = std::fs::OpenOptions::new().write(true).open(file);
+            file.unwrap().set_len(0).unwrap();
+        }
+        let outcome = scrub.await;
+        assert!(
+            matches!(outcome, Err(StorageError::Closed { .. })),
+            "{outcome:?}"
+        );
+        assert_eq!(std::fs::read(place.join("segments.list")).unwrap(), list);
     });
 }

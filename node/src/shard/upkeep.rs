@@ -128,6 +128,10 @@ async fn scrub_one(shard: &Shard, partition: &Rc<Partition>, rate: u64) {
                 );
             }
         }
+        // Its files may be gone by now.
+        Err(error) if !is_open(shard, partition) => {
+            tracing::debug!(copy = %partition.copy, %error, "not read to its end: it was closed");
+        }
         Err(error) => {
             tracing::error!(copy = %partition.copy, %error, "sealed segments cannot be read");
         }

@@ -2,7 +2,8 @@
 //!
 //! What this file keeps true: it never changes a segment's bytes; what it finds becomes the segment's
 //! description (digest, readable and missing records), so that a damaged partition can still be moved as
-//! it is; it stays below the given rate.
+//! it is; it stays below the given rate; about a log that was closed meanwhile it says nothing and writes nothing,
+//! since whoever closed it may be removing its files, or have opened them anew.
 
 use super::recover::{Damage, scan_error};
 use super::state::Store;
@@ -65,10 +66,21 @@ impl Store {
         for id in sealed {
             self.scrub_one(id, &mut pace, &mut report).await?;
         }
+        self.still_open()?;
         if !report.changed.is_empty() {
             self.persist_list().await?;
         }
         Ok(report)
+    }
+
+    fn still_open(&self) -> Result<(), StorageError> {
+        match &self.state.borrow().closed {
+            None => Ok(()),
+            Some(reason) => Err(StorageError::Closed {
+                path: self.dir.clone(),
+                reason: reason.clone(),
+            }),
+        }
     }
 
     async fn scrub_one(
@@ -106,6 +118,7 @@ impl Store {
             let begin = at - at % TRIM_BLOCK_BYTES;
             let want = (known.len - begin).min(self.options.io_chunk_bytes as u64);
             let want = want.next_multiple_of(TRIM_BLOCK_BYTES) as usize;
+            self.still_open()?;
             let bytes = file.read(begin, want).await?;
             let upto = bytes.len().min((known.len - begin) as usize);
             let skip = (at - begin) as usize;
@@ -119,6 +132,7 @@ impl Store {
             pace.took((upto - skip) as u64).await;
         }
         scanner.finish(&mut sink);
+        self.still_open()?;
         report.segments += 1;
         if scanner.fed() == known.len && scanner.digest() == known.digest {
             return Ok(());
