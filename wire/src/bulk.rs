@@ -11,6 +11,7 @@
 //!
 //! One stream alternates between disk and socket at the source; two or more overlap them.
 
+mod arrival;
 pub mod header;
 mod pacer;
 mod reads;

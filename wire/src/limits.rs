@@ -96,6 +96,9 @@ pub const BULK_ALIGN: u64 = 512;
 pub const BULK_CHUNK_BYTES: usize = 1 << 20;
 /// Least bytes of one read where what is being read at once is bounded: below, the calls cost more than the bytes.
 pub const BULK_READ_MIN_BYTES: usize = 64 << 10;
+/// Bytes of a stream for which its reader is woken, where it waits for more: below, a piece is a dozen wake-ups; above,
+/// copying them out would not overlap with the rest's arrival.
+pub const BULK_WAKE_BYTES: usize = 128 << 10;
 /// Under a rate limit, so much time's worth is paid for at once, in µs: a short tail takes as long as
 /// its bytes need, and a stream holds the others up no longer than that.
 pub const BULK_QUANTUM_US: u64 = 10_000;

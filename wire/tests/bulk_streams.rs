@@ -6,6 +6,7 @@
 mod bulk_source;
 
 use bulk_source::{MOVE, Source, bytes, copy, key, range, refused, run};
+use narad_wire::bulk::header::{REQUEST_BYTES, Response};
 use narad_wire::bulk::{BulkError, BulkStatus, BulkStream, RangeRequest};
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -68,6 +69,48 @@ fn idle_streams_end_at_both_sides() {
         ));
     });
     source.end();
+}
+
+#[test]
+fn a_stream_that_trickles_is_not_silent() {
+    const PIECES: usize = 30;
+    const PIECE: usize = 512;
+    let all = bytes(PIECES * PIECE, 10);
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let addr = listener.local_addr().unwrap().to_string();
+    let sent = all.clone();
+    // The pieces take half as long again as a stream may be silent, and all of them are fewer bytes than a reader is woken for.
+    let (idle, pause) = (Duration::from_secs(2), Duration::from_millis(100));
+    assert!(pause * PIECES as u32 > idle && all.len() < narad_wire::limits::BULK_WAKE_BYTES);
+    let source = std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        let mut asked = [0; REQUEST_BYTES];
+        stream.read_exact(&mut asked).unwrap();
+        let (request, crc) = RangeRequest::decode(&asked).unwrap();
+        let response = Response {
+            status: BulkStatus::Ok,
+            request_crc: crc,
+            from: request.from,
+            len: request.len,
+            durable_len: request.len,
+        };
+        stream.write_all(&response.encode()).unwrap();
+        for piece in sent.chunks(PIECE) {
+            stream.write_all(piece).unwrap();
+            std::thread::sleep(pause);
+        }
+        // Held open: that the stream ends is not what wakes the reader.
+        let _ = stream.read(&mut [0]);
+    });
+    run(async {
+        let mut stream = BulkStream::connect_with(&addr, idle).await.unwrap();
+        stream.request(range(0, 0, all.len() as u64)).await.unwrap();
+        let mut buf = vec![0; all.len()];
+        let got = stream.read_into(&mut buf).await;
+        assert_eq!(got.unwrap(), all.len());
+        assert!(buf == all);
+    });
+    source.join().unwrap();
 }
 
 #[test]

@@ -5,11 +5,11 @@
 //! exactly the request at the head of the queue; after an interruption nothing more is read from
 //! the stream.
 
+use super::arrival::Arrival;
 use super::header::{BulkStatus, HeaderError, RESPONSE_BYTES, RangeRequest, Response};
 use crate::error::WireError;
 use crate::limits;
-use futures::io::{AsyncReadExt, AsyncWriteExt};
-use glommio::net::TcpStream;
+use futures::io::AsyncWriteExt;
 use std::collections::VecDeque;
 use std::io;
 use std::time::Duration;
@@ -94,7 +94,7 @@ struct Asked {
 
 /// A stream of ranges from one source. Not `Send`; lives on the executor that connected it.
 pub struct BulkStream {
-    stream: TcpStream,
+    arrival: Arrival,
     asked: VecDeque<Asked>,
     broken: bool,
 }
@@ -127,7 +127,7 @@ impl BulkStream {
             .and_then(|()| stream.set_write_timeout(idle))
             .map_err(|error| failed(error.to_string()))?;
         Ok(Self {
-            stream,
+            arrival: Arrival::new(stream),
             asked: VecDeque::new(),
             broken: false,
         })
@@ -148,7 +148,8 @@ impl BulkStream {
         }
         let (bytes, crc) = request.encode();
         self.broken = true;
-        self.stream
+        self.arrival
+            .stream
             .write_all(&bytes)
             .await
             .map_err(|error| BulkError::Interrupted {
@@ -203,7 +204,7 @@ impl BulkStream {
         let mut received = match head.received {
             Some(received) => received,
             None => {
-                let response = read_header(&mut self.stream, &request, head.crc).await?;
+                let response = read_header(&mut self.arrival, &request, head.crc).await?;
                 if response.status != BulkStatus::Ok {
                     self.asked.pop_front();
                     self.broken = response.status.ends_connection();
@@ -221,7 +222,7 @@ impl BulkStream {
         let want = buf.len().min(left);
         let mut got = 0;
         while got < want {
-            let more = self.stream.read(&mut buf[got..want]).await;
+            let more = self.arrival.read(&mut buf[got..want]).await;
             let n = match more {
                 Ok(n) if n > 0 => n,
                 other => {
@@ -253,14 +254,14 @@ fn end_of(read: io::Result<usize>) -> String {
 }
 
 async fn read_header(
-    stream: &mut TcpStream,
+    arrival: &mut Arrival,
     request: &RangeRequest,
     crc: u32,
 ) -> Result<Response, BulkError> {
     let mut bytes = [0; RESPONSE_BYTES];
     let mut got = 0;
     while got < RESPONSE_BYTES {
-        match stream.read(&mut bytes[got..]).await {
+        match arrival.read(&mut bytes[got..]).await {
             Ok(n) if n > 0 => got += n,
             other => {
                 return Err(BulkError::Interrupted {
