@@ -17,7 +17,7 @@ mod socket;
 
 pub use glommio_runtime::Glommio;
 pub(crate) use glommio_runtime::{connect, tune};
-pub use slices::{SHORT_SLICE_US, give_way, short_slices};
+pub use slices::{Behind, SHORT_SLICE_US, short_slices, stand};
 pub use socket::Socket;
 
 /// An executor, as this crate uses it. Implementations are handles: cheap to clone, used from the

@@ -1,4 +1,4 @@
-//! When the mover's thread lets others have the processor first.
+//! When the mover's thread stands behind others that want the processor.
 //!
 //! What this file keeps true: it never does while a move on it is in its handover, from before the source is asked to
 //! freeze until the new owner serves; otherwise it does as the throttle says at the moment of each chunk.
@@ -6,6 +6,7 @@
 use crate::pace::Pace;
 use narad_core::meta::Command;
 use narad_core::moves::target::TargetEffect;
+use narad_wire::runtime::{Behind, stand};
 use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -28,9 +29,7 @@ impl Courtesy {
 
     /// Before each chunk.
     pub(super) fn look(&self) {
-        if self.wanted() {
-            narad_wire::runtime::give_way();
-        }
+        stand(self.wanted().then_some(Behind::Little));
     }
 
     fn wanted(&self) -> bool {
@@ -99,12 +98,17 @@ impl Hurry {
         }
         let all = self.of.hurried.get();
         self.of.hurried.set(if hurried { all + 1 } else { all - 1 });
+        if hurried {
+            self.of.look();
+        }
     }
 }
 
 impl Drop for Hurry {
     fn drop(&mut self) {
         self.set(false);
+        // Copies that go on say anew what they want.
+        stand(None);
     }
 }
 

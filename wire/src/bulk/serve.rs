@@ -8,7 +8,7 @@ use super::header::{BulkStatus, HeaderError, REQUEST_BYTES, RangeRequest, Respon
 use super::sender::{SendError, Sender, open_direct};
 use super::server::Shared;
 use crate::limits;
-use crate::runtime::give_way;
+use crate::runtime::{Behind, stand};
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
@@ -217,9 +217,7 @@ fn send_range(
         }
         let more = chunk < left;
         let turn = || (!request.drain).then(|| shared.reading(chunk));
-        if !request.drain && shared.gives_way() {
-            give_way();
-        }
+        stand((!request.drain && shared.gives_way()).then_some(Behind::Much));
         let from = request.from + sent;
         let outcome = sender.send(file, from, chunk, more, stream, turn);
         let n = outcome.map_err(|error| {

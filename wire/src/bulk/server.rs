@@ -113,7 +113,7 @@ impl Shared {
         self.reads.enter(len, &self.stopping)
     }
 
-    /// Whether streams let others have the processor first.
+    /// Whether streams stand behind others that want the processor.
     pub(super) fn gives_way(&self) -> bool {
         self.gives_way.load(Ordering::Relaxed)
     }
@@ -209,7 +209,7 @@ impl BulkServer {
         self.shared.reads.set(most_bytes);
     }
 
-    /// Whether streams let other threads have the processor first before each chunk that is no drain's.
+    /// Whether streams stand behind other threads that want the processor with each chunk that is no drain's.
     pub fn set_gives_way(&self, gives_way: bool) {
         self.shared.gives_way.store(gives_way, Ordering::Relaxed);
     }

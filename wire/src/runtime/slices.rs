@@ -1,17 +1,20 @@
-//! Who gets the processor first: short time slices for threads that somebody waits for; those that copy give way.
+//! Who gets the processor first: short time slices for threads that somebody waits for; those that copy stand behind.
 //!
-//! What this file keeps true: only the length of a slice changes, and nothing fails where it cannot: the policy and
-//! the priority of a thread stay what whoever started the process has given it. (A thread without privileges that
-//! has gone into the class for idle time does not get out of it again, and the kernel's own threads for its requests
-//! would stay there as well, so that class is used for nothing here.)
+//! What this file keeps true: nothing fails where the system does not grant it; the policy of a thread stays what
+//! whoever started the process has given it, and so does its priority, but for a thread that copies while it stands behind, and
+//! only where it can go back: a thread without privileges that has lowered its priority, or has gone into the class for
+//! idle time, stays there for ever.
 //!
 //! A thread that copies computes for milliseconds at a time. Where it shares a processor with one that serves
 //! calls, a call would wait for the end of its slice (3 ms by default). A thread that has asked for a short slice gets
-//! the processor as soon as it is woken, and gives it back sooner: both have as much of it as before. On
-//! processors of their own nothing changes.
+//! the processor as soon as it is woken, and gives it back sooner, as long as it has had no more than its share. With a dozen
+//! threads that copy beside it that share is small; so those lower their priority while somebody may be disturbed.
+//! On processors of their own nothing changes.
 
-use nix::libc::{self, SYS_sched_getattr, SYS_sched_setattr, sched_attr};
+use nix::libc::{self, SYS_sched_getattr, SYS_sched_setattr, c_int, sched_attr};
+use std::cell::Cell;
 use std::io;
+use std::sync::OnceLock;
 
 /// Slice that is asked for, in µs: what a call takes a few times over; the scheduler's least is 100.
 pub const SHORT_SLICE_US: u64 = 200;
@@ -24,11 +27,90 @@ pub fn short_slices() {
     }
 }
 
-/// Lets another thread that waits for this processor have it first; returns at once when none does. For threads that copy,
-/// between two pieces: the scheduler would let them compute to the end of their slice.
-pub fn give_way() {
-    // It cannot fail on Linux, and there would be nothing to do about it.
-    std::thread::yield_now();
+/// By how much a thread's priority is lower while it stands behind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Behind {
+    /// A third of the weight of others: one thread that does all of its kind.
+    Little,
+    /// A ninth: one of a dozen.
+    Much,
+}
+
+impl Behind {
+    /// In steps of setpriority(2), each of a quarter of the weight.
+    const fn steps(self) -> c_int {
+        match self {
+            Self::Little => 5,
+            Self::Much => 10,
+        }
+    }
+}
+
+thread_local! {
+    /// The priority that this thread goes back to, while it stands behind.
+    static BEFORE: Cell<Option<c_int>> = const { Cell::new(None) };
+}
+
+/// For threads that copy, between two pieces: the calling thread stands behind others from now on, or as it did before it
+/// first did (`None`). Where it could not go back again, it lets another thread that waits for this processor have it
+/// once, instead.
+pub fn stand(behind: Option<Behind>) {
+    match (behind, BEFORE.get()) {
+        (None, None) => {}
+        (None, Some(before)) => {
+            if let Err(error) = set_priority(before) {
+                tracing::warn!(%error, "a thread that copies stays behind others");
+            }
+            BEFORE.set(None);
+        }
+        (Some(_), Some(_)) => {}
+        (Some(behind), None) => {
+            let Some(now) = priority().filter(|_| comes_back()) else {
+                std::thread::yield_now();
+                return;
+            };
+            if set_priority(now + behind.steps()).is_ok() {
+                BEFORE.set(Some(now));
+            }
+        }
+    }
+}
+
+/// Whether a thread of this process may raise its priority again to what it was; found out by one that does it.
+fn comes_back() -> bool {
+    static COMES_BACK: OnceLock<bool> = OnceLock::new();
+    *COMES_BACK.get_or_init(|| {
+        let tried = std::thread::Builder::new().spawn(|| {
+            let now = priority()?;
+            (set_priority(now + 1).is_ok() && set_priority(now).is_ok()).then_some(())
+        });
+        let done = tried.ok().and_then(|thread| thread.join().ok()).flatten();
+        if done.is_none() {
+            tracing::info!(
+                "copies cannot stand behind other work with their priority; set LimitNICE=+0, or ulimit -e 20, if calls \
+                 suffer from them"
+            );
+        }
+        done.is_some()
+    })
+}
+
+/// Of the calling thread. On Linux it is a thread's own.
+fn priority() -> Option<c_int> {
+    nix::errno::Errno::clear();
+    // SAFETY: it takes and gives numbers; 0 is the calling thread.
+    let priority = unsafe { libc::getpriority(libc::PRIO_PROCESS, 0) };
+    // -1 is a priority as well.
+    (nix::errno::Errno::last_raw() == 0).then_some(priority)
+}
+
+fn set_priority(priority: c_int) -> io::Result<()> {
+    // SAFETY: it takes numbers; 0 is the calling thread.
+    let done = unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, priority) };
+    match done {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
 }
 
 fn normal(attr: &sched_attr) -> bool {
@@ -91,5 +173,33 @@ mod tests {
         })
         .join()
         .unwrap();
+    }
+
+    #[test]
+    fn a_thread_stands_behind_and_comes_back_or_lets_others_by() {
+        std::thread::spawn(|| {
+            let before = priority().unwrap();
+            for behind in [Behind::Much, Behind::Little] {
+                for _ in 0..2 {
+                    stand(Some(behind));
+                    let lower = if comes_back() { behind.steps() } else { 0 };
+                    // 19 is the lowest there is.
+                    assert_eq!(priority(), Some((before + lower).min(19)));
+                }
+                stand(None);
+                assert_eq!(priority(), Some(before));
+            }
+        })
+        .join()
+        .unwrap();
+    }
+
+    #[test]
+    fn other_threads_stay_where_they_are() {
+        let before = priority();
+        std::thread::spawn(|| stand(Some(Behind::Much)))
+            .join()
+            .unwrap();
+        assert_eq!(priority(), before);
     }
 }
