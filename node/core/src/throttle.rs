@@ -49,6 +49,9 @@ const PROBE_WINDOWS: u32 = 2;
 /// Windows of held-down copies after which that is learned anew, because a place may come to give less: rare
 /// enough that what the foreground bears meanwhile is not in its p99.
 const PROBE_EVERY_WINDOWS: u32 = 240;
+/// Windows of held-down copies after which a queue that was too short is tried once more: a disk that was slow for a
+/// moment is no slow disk. Twice as many after each time that it was too short again, [`PROBE_EVERY_WINDOWS`] at most.
+const RETRY_WINDOWS: u32 = 24;
 /// Windows in which copies that give way get less than a quarter of their floor until they stop doing so.
 const STARVED_WINDOWS: u32 = 4;
 /// Windows for which they then compete as everybody does: ten times as long, so that a move on a busy machine goes
@@ -84,6 +87,10 @@ const _: () = {
         "half is promised"
     );
     assert!(PROBE_EVERY_WINDOWS > 100 * PROBE_WINDOWS);
+    assert!(
+        RETRY_WINDOWS >= 8 * RECENT_WINDOWS as u32,
+        "a try costs some windows"
+    );
     assert!(INSIST_WINDOWS >= 10 * STARVED_WINDOWS);
     assert!(TAKE_PERCENT < YIELD_PERCENT && YIELD_PERCENT < 150);
     assert!(DOWN_PERCENT.0 <= DOWN_PERCENT.1 && DOWN_PERCENT.1 < 100);
@@ -147,6 +154,8 @@ pub struct Adaptive {
     found: u64,
     /// So many were too few for what copies keep in any case, since the most was last learned.
     too_short: u64,
+    /// Windows until that is tried again, and for how many it will be believed next time.
+    retry: (u32, u32),
     /// What copies reach when nothing holds them back, in bytes/s, as far as it is known.
     peak: u64,
     /// What they reached in the latest windows that tell it, in bytes/s; see [`FREE_WINDOWS`].
@@ -183,6 +192,7 @@ impl Default for Adaptive {
             under_way: UNDER_WAY_MOST_BYTES,
             found: UNDER_WAY_SHORT_BYTES,
             too_short: 0,
+            retry: (0, RETRY_WINDOWS),
             peak: 0,
             free: VecDeque::new(),
             copying: false,
@@ -238,12 +248,11 @@ impl Adaptive {
     /// and what copies reach is learned from it, and nothing about the queue, which was not the machine's: what was found out
     /// before stays. `free`: that limit was none. The limits that begin when the machine's do.
     pub fn watch(&mut self, window: Window, free: bool) -> Limits {
-        let (found, too_short) = (self.found, self.too_short);
+        let (found, too_short, retry) = (self.found, self.too_short, self.retry);
         self.learn(window, free);
         let limits = self.decide(window);
         self.hold(found);
-        // Unless the most was learned anew meanwhile.
-        self.too_short = self.too_short.min(too_short);
+        (self.too_short, self.retry) = (too_short, retry);
         Limits {
             under_way_bytes: self.under_way,
             ..limits
@@ -342,6 +351,9 @@ impl Adaptive {
         }
         remember(&mut self.recent, window.p99_us, RECENT_WINDOWS);
         remember(&mut self.reached, copied_per_s, RECENT_WINDOWS);
+        if self.limit.is_some() {
+            self.retry.0 = self.retry.0.saturating_sub(1);
+        }
         let now = median(&self.recent).unwrap_or(window.p99_us);
         if now.saturating_mul(100) > baseline.saturating_mul(YIELD_PERCENT) {
             self.give(baseline, now, copied_per_s);
@@ -372,7 +384,8 @@ impl Adaptive {
             let keep = if self.too_short == 0 { 2 } else { 3 };
             let shorter = self.under_way * keep / 4 / UNDER_WAY_STEP_BYTES * UNDER_WAY_STEP_BYTES;
             let shorter = shorter.max(UNDER_WAY_LEAST_BYTES);
-            let known = shorter <= self.too_short || shorter == self.under_way;
+            let believed = self.retry.0 > 0 && shorter <= self.too_short;
+            let known = believed || shorter == self.under_way;
             if !self.lengthen() && !known && self.reaches(REACHED_PERCENT) {
                 self.hold(shorter);
             }
@@ -402,6 +415,8 @@ impl Adaptive {
         let longer = longer.min(UNDER_WAY_SHORT_BYTES);
         if self.limit.is_some_and(|limit| limit <= self.floor()) {
             self.too_short = self.under_way;
+            let (_, believed) = self.retry;
+            self.retry = (believed, (believed * 2).min(PROBE_EVERY_WINDOWS));
             self.hold(longer);
         } else {
             // For more than copies keep in any case; what suffices for that is still known.
@@ -451,7 +466,7 @@ impl Adaptive {
         self.probing = (left > 0).then_some((left, most));
         if left == 0 {
             (self.peak, self.learned, self.since_probe) = (most, true, 0);
-            self.too_short = 0;
+            (self.too_short, self.retry) = (0, (0, RETRY_WINDOWS));
             self.free.clear();
         }
         left > 0
