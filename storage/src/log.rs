@@ -428,7 +428,8 @@ impl Log {
     /// the log is larger than `max_bytes`. Pinned and hidden records stay. Returns how many offsets went.
     ///
     /// # Errors
-    /// The disk's error; what is left over is removed at the next open.
+    /// The disk's error; what is left over is removed at the next open. [`StorageError::Closed`]: the log has been closed or has
+    /// stopped, and nothing was deleted.
     pub async fn retain(
         &self,
         age: Option<Age>,

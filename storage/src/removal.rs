@@ -99,7 +99,12 @@ impl Rest {
     pub(crate) async fn remove(self) -> Result<()> {
         shrink(&self.0).await?;
         let path = self.0.clone();
-        blocking("remove", &self.0, move || fs::remove_file(path)).await
+        let gone = move || match fs::remove_file(path) {
+            // Whoever opened the log anew has removed it.
+            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
+            other => other,
+        };
+        blocking("remove", &self.0, gone).await
     }
 }
 

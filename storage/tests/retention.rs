@@ -332,3 +332,37 @@ fn a_scrub_says_and_writes_nothing_about_a_log_that_was_closed() {
         assert_eq!(std::fs::read(place.join("segments.list")).unwrap(), list);
     });
 }
+
+#[test]
+fn a_log_that_was_closed_lets_nothing_go() {
+    let dir = Dir::new("ret-closed");
+    run(&dir, |root| async move {
+        let log = filled(&root, 60).await;
+        // One that has begun is waited for; one that comes later finds the log closed.
+        let first = log.clone();
+        let first = glommio::spawn_local(async move { first.retain(None, Some(16 << 10)).await });
+        let late = log.clone();
+        let closed = glommio::spawn_local(async move { log.close().await });
+        glommio::timer::sleep(Duration::ZERO).await;
+        let late = glommio::spawn_local(async move { late.retain(None, Some(0)).await });
+        closed.await.unwrap();
+        let place = narad_storage::layout::partition_dir(&root, copy(1));
+        let files = segment_files(&place).len();
+        let list = std::fs::read(place.join("segments.list")).unwrap();
+        let (again, _) = Log::open(&root, copy(1), &small()).await.unwrap();
+        let start = again.start();
+        let outcome = late.await;
+        assert!(
+            matches!(outcome, Err(StorageError::Closed { .. })),
+            "{outcome:?}"
+        );
+        // Told before the close, or refused by it: either way it says what is so.
+        match first.await {
+            Ok(gone) => assert_eq!(gone, start.0),
+            Err(error) => assert!(matches!(error, StorageError::Closed { .. }), "{error}"),
+        }
+        assert_eq!(segment_files(&place).len(), files);
+        assert_eq!(std::fs::read(place.join("segments.list")).unwrap(), list);
+        expect_numbers(&again, start.0..60, LEN).await;
+    });
+}

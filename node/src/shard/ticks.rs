@@ -6,6 +6,7 @@
 use crate::shard::limits::{FLUSHES_AT_ONCE, FRONTIER_FLUSH_MS, RETENTION_TICK_MS, SOURCE_TICK_MS};
 use crate::shard::shard::Shard;
 use futures::stream::{self, StreamExt};
+use narad_storage::StorageError;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -58,8 +59,15 @@ pub(crate) async fn retain(shard: Rc<Shard>) {
     loop {
         pause(RETENTION_TICK_MS).await;
         for partition in shard.open_partitions() {
-            if let Err(error) = partition.retain().await {
-                tracing::warn!(copy = %partition.copy, %error, "retention failed; tried again");
+            match partition.retain().await {
+                Ok(()) => {}
+                // It was closed, and perhaps opened anew, while others took their time.
+                Err(StorageError::Closed { reason, .. }) => {
+                    tracing::debug!(copy = %partition.copy, reason, "no retention of a closed log");
+                }
+                Err(error) => {
+                    tracing::warn!(copy = %partition.copy, %error, "retention failed; tried again");
+                }
             }
         }
     }

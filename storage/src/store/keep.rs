@@ -11,6 +11,7 @@ use crate::error::StorageError;
 use crate::format::list::{ListEntry, SegmentList};
 use crate::format::segment::file_name;
 use crate::removal::{self, Rest};
+use glommio::sync::Permit;
 use narad_core::copy::SegmentId;
 use narad_core::ids::{Offset, WallMs};
 use std::path::{Path, PathBuf};
@@ -238,9 +239,22 @@ impl Store {
         Ok(())
     }
 
+    /// For work in the background that may outlive a close: whoever closed the log may be removing its files, or have opened
+    /// them anew.
+    pub(crate) fn still_open(&self) -> Result<(), StorageError> {
+        match &self.state.borrow().closed {
+            None => Ok(()),
+            Some(reason) => Err(StorageError::Closed {
+                path: self.dir.clone(),
+                reason: reason.clone(),
+            }),
+        }
+    }
+
     /// Waits until nothing of this log is on its way to the disk, also after a failure: whoever opens it
     /// next writes to the same files.
     async fn quiet(self: &Rc<Self>) {
+        drop(self.keeping().await);
         self.settled().await;
         self.list_settled().await;
         self.prepared().await;
@@ -258,6 +272,14 @@ impl Store {
         .await;
     }
 
+    /// Alone with the choice of segments that go.
+    async fn keeping(&self) -> Permit<'_> {
+        let Ok(permit) = self.keep_lock.acquire_permit(1).await else {
+            unreachable!("the locks of a log are never closed");
+        };
+        permit
+    }
+
     /// Deletes whole sealed segments from the front: those whose records are all too old, and the
     /// oldest ones while the log is larger than `max_bytes`. Pinned and hidden records stay. Returns
     /// how many records went.
@@ -266,6 +288,8 @@ impl Store {
         age: Option<Age>,
         max_bytes: Option<u64>,
     ) -> Result<u64, StorageError> {
+        let keeping = self.keeping().await;
+        self.still_open()?;
         self.seal_if_old(age).await;
         let written_long_ago = self.written_long_ago(age).await;
         let (start, gone, before) = {
@@ -305,6 +329,8 @@ impl Store {
         let gone = self.forget(&gone);
         let rests = self.take_names(gone).await?;
         self.persist_list().await?;
+        // What is left has no name that anybody knows.
+        drop(keeping);
         remove_rests(rests).await?;
         Ok(start.0 - before.0)
     }

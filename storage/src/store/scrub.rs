@@ -73,16 +73,6 @@ impl Store {
         Ok(report)
     }
 
-    fn still_open(&self) -> Result<(), StorageError> {
-        match &self.state.borrow().closed {
-            None => Ok(()),
-            Some(reason) => Err(StorageError::Closed {
-                path: self.dir.clone(),
-                reason: reason.clone(),
-            }),
-        }
-    }
-
     async fn scrub_one(
         self: &Rc<Self>,
         id: SegmentId,

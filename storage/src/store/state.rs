@@ -131,6 +131,8 @@ pub(crate) struct Store {
     pub(crate) meta_lock: Semaphore,
     /// Held by whoever writes the list.
     pub(crate) list_lock: Semaphore,
+    /// Held by whoever lets segments go, from the choice until no list names them.
+    pub(crate) keep_lock: Semaphore,
     pub(crate) meta_file: RefCell<Option<Rc<DiskFile>>>,
     /// Whom every group that has become durable is told to.
     pub(crate) on_durable: RefCell<Option<OnDurable>>,
@@ -244,6 +246,7 @@ impl Store {
             writing: Semaphore::new(1),
             meta_lock: Semaphore::new(1),
             list_lock: Semaphore::new(1),
+            keep_lock: Semaphore::new(1),
             meta_file: RefCell::new(None),
             on_durable: RefCell::new(None),
         })
