@@ -76,7 +76,7 @@ pub struct Pace {
     pub limit_bytes_per_s: AtomicU64,
     /// Bytes of all copies into this node that may be under way to its disk; 0: not decided yet.
     pub under_way_bytes: AtomicU64,
-    /// Threads that copy let others have the processor first, except for a frozen partition.
+    /// Threads that copy stand behind others that want the processor, except for a frozen partition.
     pub gives_way: AtomicBool,
 }
 

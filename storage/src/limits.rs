@@ -172,15 +172,18 @@ pub const STAGE_CHUNK_BYTES: usize = 4 << 20;
 /// Of a file that is removed, so much goes back to the disk at once.
 pub const REMOVE_STEP_BYTES: u64 = 4 << 20;
 
-/// Rest after each step, in times of what it took: the removals of a process have at most a fifth of the disk's time
-/// together.
+/// Rest after each step, in times of what it took: a removal has at most a fifth of the disk's time, and so have those of all
+/// copies of a process together.
 pub const REMOVE_REST: u32 = 4;
 
 /// Longest such rest: copies of 10 GiB are gone within two minutes also where each step takes long.
 pub const REMOVE_REST_MAX: Duration = Duration::from_millis(40);
 
-/// Between two looks of a removal whether it is its turn.
+/// Between two looks of a copy's removal whether it is its turn.
 pub const REMOVE_TURN: Duration = Duration::from_millis(5);
+
+/// So many looks, a minute of them: then it goes on beside the other one.
+pub const REMOVE_TURN_LOOKS: u32 = 12_000;
 
 /// Chunks of a copy that are on their way to the disk at once.
 pub const STAGE_DEPTH: usize = 8;

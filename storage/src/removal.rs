@@ -1,7 +1,7 @@
 //! Removing what is large, in steps.
 //!
 //! What this file keeps true: space goes back to the disk a little at a time, with rests, so that nothing else waits
-//! long for it, and all removals of a process take turns for that; whoever calls has seen to it that half a file, or half a directory, left by a crash is taken
+//! long for it, and the copies that a process removes go one after another; whoever calls has seen to it that half a file, or half a directory, left by a crash is taken
 //! for rest; a file that somebody still reads keeps its bytes.
 //!
 //! A file system that tells the disk of freed space at once (`discard`) keeps some disks from everything else
@@ -11,7 +11,9 @@
 use crate::disk::{blocking, list_dir, sync_parent};
 use crate::error::StorageError;
 use crate::fault::{self, Op};
-use crate::limits::{REMOVE_REST, REMOVE_REST_MAX, REMOVE_STEP_BYTES, REMOVE_TURN};
+use crate::limits::{
+    REMOVE_REST, REMOVE_REST_MAX, REMOVE_STEP_BYTES, REMOVE_TURN, REMOVE_TURN_LOOKS,
+};
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -21,26 +23,35 @@ use std::time::Instant;
 
 type Result<T> = std::result::Result<T, StorageError>;
 
-/// Some removal of this process is in a step or rests after it. When a node is drained many copies are removed at
-/// once, and a fifth of the disk's time for each would be all of it.
+/// A copy is being removed by some executor of this process. When a node is drained many are removed at once, and a fifth
+/// of the disk's time for each would be all of it. Segments that go one by one take no turn: appends may wait for their
+/// space.
 static TAKEN: AtomicBool = AtomicBool::new(false);
 
-/// The only removal that gives space back, until this is dropped.
-struct Turn;
+/// The only removal of a copy, until this is dropped.
+struct Turn {
+    /// Not where it was waited for too long: whoever has the turn may be slow, or have ended without giving it back.
+    taken: bool,
+}
 
 impl Turn {
-    /// Dropping the future takes no turn. Who has just had one may have the next: one removal ends before another.
+    /// Dropping the future takes no turn.
     async fn take() -> Self {
-        while TAKEN.swap(true, Ordering::Acquire) {
+        for _ in 0..REMOVE_TURN_LOOKS {
+            if !TAKEN.swap(true, Ordering::Acquire) {
+                return Self { taken: true };
+            }
             glommio::timer::sleep(REMOVE_TURN).await;
         }
-        Self
+        Self { taken: false }
     }
 }
 
 impl Drop for Turn {
     fn drop(&mut self) {
-        TAKEN.store(false, Ordering::Release);
+        if self.taken {
+            TAKEN.store(false, Ordering::Release);
+        }
     }
 }
 
@@ -63,7 +74,6 @@ async fn shrink(path: &Path) -> Result<()> {
     };
     while len > 0 {
         len = len.saturating_sub(REMOVE_STEP_BYTES);
-        let _turn = Turn::take().await;
         let (file, began) = (file.clone(), Instant::now());
         blocking("remove", path, move || file.set_len(len)).await?;
         let pause = (began.elapsed() * REMOVE_REST).min(REMOVE_REST_MAX);
@@ -112,6 +122,7 @@ impl Rest {
 pub(crate) async fn remove_tree(path: &Path) -> Result<()> {
     let op = Op::Remove { path };
     fault::before(&op).map_err(|e| StorageError::io("remove", path, e))?;
+    let turn = Turn::take().await;
     for name in list_dir(path).await? {
         shrink(&path.join(name)).await?;
     }
@@ -121,6 +132,7 @@ pub(crate) async fn remove_tree(path: &Path) -> Result<()> {
         sync_parent(&dir)
     })
     .await?;
+    drop(turn);
     fault::after(&op);
     Ok(())
 }

@@ -71,17 +71,14 @@ fn idle_streams_end_at_both_sides() {
     source.end();
 }
 
-#[test]
-fn a_stream_that_trickles_is_not_silent() {
-    const PIECES: usize = 30;
-    const PIECE: usize = 512;
-    let all = bytes(PIECES * PIECE, 10);
+/// A source that answers one request with these bytes, in pieces with pauses; where it listens.
+fn slow_source(
+    bytes: Vec<u8>,
+    piece: usize,
+    pause: Duration,
+) -> (String, std::thread::JoinHandle<()>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let addr = listener.local_addr().unwrap().to_string();
-    let sent = all.clone();
-    // The pieces take half as long again as a stream may be silent, and all of them are fewer bytes than a reader is woken for.
-    let (idle, pause) = (Duration::from_secs(2), Duration::from_millis(100));
-    assert!(pause * PIECES as u32 > idle && all.len() < narad_wire::limits::BULK_WAKE_BYTES);
     let source = std::thread::spawn(move || {
         let (mut stream, _) = listener.accept().unwrap();
         let mut asked = [0; REQUEST_BYTES];
@@ -95,13 +92,25 @@ fn a_stream_that_trickles_is_not_silent() {
             durable_len: request.len,
         };
         stream.write_all(&response.encode()).unwrap();
-        for piece in sent.chunks(PIECE) {
+        for piece in bytes.chunks(piece) {
             stream.write_all(piece).unwrap();
             std::thread::sleep(pause);
         }
         // Held open: that the stream ends is not what wakes the reader.
         let _ = stream.read(&mut [0]);
     });
+    (addr, source)
+}
+
+#[test]
+fn a_stream_that_trickles_is_not_silent() {
+    const PIECES: usize = 30;
+    const PIECE: usize = 512;
+    let all = bytes(PIECES * PIECE, 10);
+    // The pieces take half as long again as a stream may be silent, and all of them are fewer bytes than a reader is woken for.
+    let (idle, pause) = (Duration::from_secs(2), Duration::from_millis(100));
+    assert!(pause * PIECES as u32 > idle && all.len() < narad_wire::limits::BULK_WAKE_BYTES);
+    let (addr, source) = slow_source(all.clone(), PIECE, pause);
     run(async {
         let mut stream = BulkStream::connect_with(&addr, idle).await.unwrap();
         stream.request(range(0, 0, all.len() as u64)).await.unwrap();
@@ -109,6 +118,30 @@ fn a_stream_that_trickles_is_not_silent() {
         let got = stream.read_into(&mut buf).await;
         assert_eq!(got.unwrap(), all.len());
         assert!(buf == all);
+    });
+    source.join().unwrap();
+}
+
+#[test]
+fn a_reader_is_not_woken_for_every_piece_that_arrives() {
+    const PIECES: usize = 64;
+    const PIECE: usize = 512;
+    let all = bytes(PIECES * PIECE, 11);
+    let (addr, source) = slow_source(all.clone(), PIECE, Duration::from_millis(2));
+    run(async {
+        let mut stream = BulkStream::connect(&addr).await.unwrap();
+        stream.request(range(0, 0, all.len() as u64)).await.unwrap();
+        let mut buf = vec![0; all.len()];
+        let mut woken = 0;
+        let mut read = std::pin::pin!(stream.read_into(&mut buf));
+        let got = std::future::poll_fn(|cx| {
+            woken += 1;
+            read.as_mut().poll(cx)
+        })
+        .await;
+        assert_eq!(got.unwrap(), all.len());
+        // For the request's answer, and for the bytes; all of them may also have been there at once.
+        assert!(woken * 8 <= PIECES, "{woken} times for {PIECES} pieces");
     });
     source.join().unwrap();
 }

@@ -11,8 +11,7 @@
 //! made shorter step by step, for as long as copies reach that rate with it: how short that is depends on the
 //! disk, and is found out.
 //!
-//! Besides, while somebody may be disturbed, the threads that copy let others have the processor first before each
-//! chunk. Where others want all of them all the time that could hold a copy up, so it is given up for a while
+//! Besides, while somebody may be disturbed, the threads that copy stand behind others that want the processor. Where others want all of them all the time that could hold a copy up, so it is given up for a while
 //! when copies get far less than they are allowed.
 
 use alloc::collections::VecDeque;
@@ -124,7 +123,7 @@ pub struct Limits {
     pub bytes_per_s: Option<u64>,
     /// Bytes of all copies into a node under way to its disk, and of all copies out of it being read.
     pub under_way_bytes: u64,
-    /// Threads that copy, other than for a frozen partition, let others have the processor first.
+    /// Threads that copy, other than for a frozen partition, stand behind others that want the processor.
     pub gives_way: bool,
 }
 
@@ -221,7 +220,8 @@ impl Adaptive {
         let held = self.limit.is_some() || self.allowed() < UNDER_WAY_SHORT_BYTES;
         // On a machine that lets them have nothing either way, nothing is known anew.
         let competing = !self.giving && self.insisting == 0;
-        self.learn(window, !held && competing);
+        let limited = self.limit.is_some();
+        self.learn(window, !held && competing, limited);
         self.decide(window)
     }
 
@@ -248,31 +248,46 @@ impl Adaptive {
     /// and what copies reach is learned from it, and nothing about the queue, which was not the machine's: what was found out
     /// before stays. `free`: that limit was none. The limits that begin when the machine's do.
     pub fn watch(&mut self, window: Window, free: bool) -> Limits {
-        let (found, too_short, retry) = (self.found, self.too_short, self.retry);
-        self.learn(window, free);
+        let before = self.clone();
+        if free {
+            let known = core::mem::take(&mut self.peak);
+            self.learn(window, true, false);
+            if self.free.is_empty() {
+                self.peak = self.peak.max(known);
+            }
+        }
         let limits = self.decide(window);
-        self.hold(found);
-        (self.too_short, self.retry) = (too_short, retry);
+        self.hold(before.found);
+        (self.too_short, self.retry) = (before.too_short, before.retry);
+        if !free {
+            // Copies reached what that limit allowed.
+            (self.peak, self.learned) = (before.peak, before.learned);
+            (self.probing, self.since_probe) = (before.probing, before.since_probe);
+            (self.free, self.between) = (before.free, None);
+        }
         Limits {
             under_way_bytes: self.under_way,
             ..limits
         }
     }
 
-    /// What a window says about what copies can reach; `free`: nothing held them back in it.
-    fn learn(&mut self, window: Window, free: bool) {
+    /// What a window says about what copies can reach, which is never less than what was known: `free`, nothing of
+    /// this node's held them back in it (something of another node's may have), `limited`: their rate was.
+    fn learn(&mut self, window: Window, free: bool, limited: bool) {
         let copying = window.copied_bytes > 0;
         if let Some(reached) = self.between.take()
             && copying
         {
             remember(&mut self.free, reached, FREE_WINDOWS);
-            self.peak = median(&self.free).unwrap_or(reached);
         }
         let reached = window.copied_per_s();
-        if self.free.is_empty() || !free {
-            // The best that is known, or more than was known.
-            self.peak = self.peak.max(reached);
-        }
+        let middle = median(&self.free).unwrap_or(0);
+        let best = if self.free.is_empty() || !(free || limited) {
+            reached
+        } else {
+            0
+        };
+        self.peak = self.peak.max(middle).max(best);
         self.between = (free && copying && self.copying).then_some(reached);
         self.copying = copying;
     }
@@ -367,15 +382,21 @@ impl Adaptive {
         } else {
             self.lengthen();
         }
+        // What they keep in any case may have become more.
+        let floor = self.floor();
+        self.limit = self.limit.map(|limit| limit.max(floor));
         self.limit
     }
 
     /// The foreground bears too much: `now` instead of `baseline`.
     fn give(&mut self, baseline: u64, now: u64, copied_per_s: u64) {
         if self.under_way > self.found {
-            // What the short queue changes is seen in the next windows.
+            // What the short queue changes is seen in the next windows. Under a limit copies had a longer one for more than
+            // the short one gives, which is too much.
             self.hold(self.found);
-            return;
+            if self.limit.is_none() {
+                return;
+            }
         }
         let had = self.limit.unwrap_or(copied_per_s);
         let floor = self.floor();
@@ -399,7 +420,7 @@ impl Adaptive {
     /// begun or ended.
     fn reaches(&self, percent: u64) -> bool {
         let reached = self.reached.iter().copied().max().unwrap_or(u64::MAX);
-        let limit = self.limit.unwrap_or(0);
+        let limit = self.limit.unwrap_or_else(|| self.floor());
         reached >= limit / 100 * percent
     }
 
@@ -413,7 +434,7 @@ impl Adaptive {
             .div_ceil(3)
             .next_multiple_of(UNDER_WAY_STEP_BYTES);
         let longer = longer.min(UNDER_WAY_SHORT_BYTES);
-        if self.limit.is_some_and(|limit| limit <= self.floor()) {
+        if self.limit.is_none_or(|limit| limit <= self.floor()) {
             self.too_short = self.under_way;
             let (_, believed) = self.retry;
             self.retry = (believed, (believed * 2).min(PROBE_EVERY_WINDOWS));

@@ -12,6 +12,7 @@ use crate::shard::partition::Partition;
 use crate::shard::shard::Shard;
 use futures::future::{Either, select};
 use narad_core::ids::CopyId;
+use narad_storage::StorageError;
 use std::collections::BTreeMap;
 use std::pin::pin;
 use std::rc::Rc;
@@ -128,8 +129,10 @@ async fn scrub_one(shard: &Shard, partition: &Rc<Partition>, rate: u64) {
                 );
             }
         }
-        // Its files may be gone by now.
-        Err(error) if !is_open(shard, partition) => {
+        // It has stopped, or its files may be gone by now.
+        Err(error)
+            if matches!(error, StorageError::Closed { .. }) || !is_open(shard, partition) =>
+        {
             tracing::debug!(copy = %partition.copy, %error, "not read to its end: it was closed");
         }
         Err(error) => {

@@ -168,6 +168,8 @@ fn answer(
         },
     )?;
     let sent = send_range(shared, stream, &request, file, sender);
+    // The next request may be one that somebody waits for.
+    stand(None);
     match &sent {
         Ok(()) => shared.ranges.fetch_add(1, Ordering::Relaxed),
         Err(_) => shared.interrupted.fetch_add(1, Ordering::Relaxed),

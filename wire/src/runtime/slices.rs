@@ -47,8 +47,8 @@ impl Behind {
 }
 
 thread_local! {
-    /// The priority that this thread goes back to, while it stands behind.
-    static BEFORE: Cell<Option<c_int>> = const { Cell::new(None) };
+    /// The priority that this thread goes back to, and how it stands behind meanwhile.
+    static BEFORE: Cell<Option<(c_int, Behind)>> = const { Cell::new(None) };
 }
 
 /// For threads that copy, between two pieces: the calling thread stands behind others from now on, or as it did before it
@@ -57,11 +57,15 @@ thread_local! {
 pub fn stand(behind: Option<Behind>) {
     match (behind, BEFORE.get()) {
         (None, None) => {}
-        (None, Some(before)) => {
-            if let Err(error) = set_priority(before) {
-                tracing::warn!(%error, "a thread that copies stays behind others");
+        (None, Some((before, behind))) => {
+            if let Err(error) = set_priority(0, before) {
+                tracing::debug!(%error, "a thread that copies still stands behind others");
+                return;
             }
             BEFORE.set(None);
+            if behind == Behind::Little {
+                bring_helpers(before);
+            }
         }
         (Some(_), Some(_)) => {}
         (Some(behind), None) => {
@@ -69,8 +73,8 @@ pub fn stand(behind: Option<Behind>) {
                 std::thread::yield_now();
                 return;
             };
-            if set_priority(now + behind.steps()).is_ok() {
-                BEFORE.set(Some(now));
+            if set_priority(0, now + behind.steps()).is_ok() {
+                BEFORE.set(Some((now, behind)));
             }
         }
     }
@@ -82,7 +86,7 @@ fn comes_back() -> bool {
     *COMES_BACK.get_or_init(|| {
         let tried = std::thread::Builder::new().spawn(|| {
             let now = priority()?;
-            (set_priority(now + 1).is_ok() && set_priority(now).is_ok()).then_some(())
+            (set_priority(0, now + 1).is_ok() && set_priority(0, now).is_ok()).then_some(())
         });
         let done = tried.ok().and_then(|thread| thread.join().ok()).flatten();
         if done.is_none() {
@@ -104,12 +108,32 @@ fn priority() -> Option<c_int> {
     (nix::errno::Errno::last_raw() == 0).then_some(priority)
 }
 
-fn set_priority(priority: c_int) -> io::Result<()> {
-    // SAFETY: it takes numbers; 0 is the calling thread.
-    let done = unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, priority) };
+/// Of a thread; 0 is the calling one.
+fn set_priority(thread: libc::id_t, priority: c_int) -> io::Result<()> {
+    // SAFETY: it takes numbers.
+    let done = unsafe { libc::setpriority(libc::PRIO_PROCESS, thread, priority) };
     match done {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// The kernel's workers for the calling thread's requests have the priority that it had when they were made, and stay for some
+/// seconds: a sync that somebody waits for would be done by one that stands behind. Some hundred µs.
+fn bring_helpers(priority: c_int) {
+    let name = format!("iou-wrk-{}", nix::unistd::gettid());
+    let Ok(threads) = std::fs::read_dir("/proc/self/task") else {
+        return;
+    };
+    for thread in threads.flatten() {
+        let comm = std::fs::read_to_string(thread.path().join("comm"));
+        let id = thread.file_name().to_str().and_then(|id| id.parse().ok());
+        if let (Ok(comm), Some(id)) = (comm, id)
+            && comm.trim_end() == name
+            && let Err(error) = set_priority(id, priority)
+        {
+            tracing::debug!(%error, "a worker of the kernel stands behind others for now");
+        }
     }
 }
 

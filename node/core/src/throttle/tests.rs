@@ -467,3 +467,45 @@ fn a_disk_that_was_slow_for_a_moment_is_no_slow_disk() {
     }
     assert!(short * 8 <= PROBE_EVERY_WINDOWS, "{short}");
 }
+
+#[test]
+fn a_limit_of_somebody_else_is_not_what_copies_can_reach() {
+    let mut machine = rested();
+    for _ in 0..2 * PROBE_EVERY_WINDOWS {
+        machine.watch(window(1_000, 20 * MB), false);
+    }
+    // It is lifted for good, and the machine learns what there is.
+    machine.step(window(1_000, 0));
+    let (speed, _) = play(&mut machine, 400 * MB, 80, 50);
+    assert!((205 * MB..=220 * MB).contains(&speed), "{}", speed / MB);
+    // A source that yields, or whose copies are small, does not make a node forget it.
+    let alone = Window {
+        samples: 0,
+        ..window(0, 30 * MB)
+    };
+    for _ in 0..60 {
+        machine.step(alone);
+    }
+    assert_eq!(machine.peak, 400 * MB);
+}
+
+#[test]
+fn a_short_queue_without_a_limit_does_not_hold_copies_below_what_they_keep() {
+    let mut machine = rested();
+    squeezed(&mut machine, 64 << 10, 40);
+    assert_eq!(machine.found, UNDER_WAY_LEAST_BYTES);
+    // A foreground that suffers no more, until there is no limit; then the disk needs a longer queue, and p99 goes neither
+    // way.
+    for _ in 0..30 {
+        machine.step(window(1_000, machine.limit.unwrap_or(600 * MB)));
+    }
+    let mut limits = machine.step(window(9_000, 600 * MB));
+    let mut speed = 0;
+    for n in 0..40 {
+        let queue = limits.under_way_bytes;
+        let able = 800 * MB / (queue + (512 << 10)) * queue;
+        speed = limits.bytes_per_s.unwrap_or(able).min(able);
+        limits = machine.step(window(if n < 3 { 9_000 } else { 1_200 }, speed));
+    }
+    assert!(speed * 100 >= machine.peak * 50, "{}", speed / MB);
+}
