@@ -65,7 +65,7 @@ fn copies_yield_within_the_promise_where_half_of_the_speed_allows_it() {
 fn a_move_keeps_half_of_the_speed_however_much_the_foreground_suffers() {
     let mut machine = rested();
     let (speed, _) = play(&mut machine, 400 * MB, 80, 50);
-    assert!((205 * MB..=220 * MB).contains(&speed), "{}", speed / MB);
+    assert!((225 * MB..=240 * MB).contains(&speed), "{}", speed / MB);
     // It gives everything back when the foreground goes away.
     let mut limit = machine.limit;
     for _ in 0..20 {
@@ -195,7 +195,7 @@ fn the_queue_gets_as_short_as_half_of_the_speed_allows() {
         // A shorter one may just be tried again.
         let allowed = least.saturating_sub(UNDER_WAY_STEP_BYTES)..=most;
         assert!(
-            speed * 100 >= reached * 90,
+            speed * 100 >= reached * 85,
             "{} of {} MB/s",
             speed / MB,
             reached / MB
@@ -477,7 +477,7 @@ fn a_limit_of_somebody_else_is_not_what_copies_can_reach() {
     // It is lifted for good, and the machine learns what there is.
     machine.step(window(1_000, 0));
     let (speed, _) = play(&mut machine, 400 * MB, 80, 50);
-    assert!((205 * MB..=220 * MB).contains(&speed), "{}", speed / MB);
+    assert!((225 * MB..=240 * MB).contains(&speed), "{}", speed / MB);
     // A source that yields, or whose copies are small, does not make a node forget it.
     let alone = Window {
         samples: 0,
