@@ -1,5 +1,5 @@
-//! Notes the commit that is built, so that every report can name it; links the program with its own way
-//! of making rings (see `runtime/rings.rs` of the wire crate).
+//! Notes the commit that is built, so that every report can name it; links the program with its own
+//! versions of some functions of glommio's liburing (see `runtime/hooks.rs` of the wire crate).
 //!
 //! What this file keeps true: a build outside a repository works; its reports say `unknown`.
 
@@ -7,7 +7,13 @@ use std::process::Command;
 
 fn main() {
     println!("cargo:rerun-if-changed=build.rs");
-    println!("cargo:rustc-link-arg-bins=-Wl,--wrap=io_uring_queue_init_params");
+    for name in [
+        "io_uring_queue_init_params",
+        "rust_io_uring_prep_timeout",
+        "io_uring_wait_cqes",
+    ] {
+        println!("cargo:rustc-link-arg-bins=-Wl,--wrap={name}");
+    }
     // Written at every commit and checkout.
     let log = "../.git/logs/HEAD";
     if std::path::Path::new(log).exists() {

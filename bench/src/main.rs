@@ -25,7 +25,7 @@ use std::rc::Rc;
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 // The node's, for the clients that load it; as `build.rs` asks the linker to.
-narad_wire::cooperative_rings!();
+narad_wire::runtime_hooks!();
 
 /// Measures and checks a Narad cluster from outside.
 #[derive(Debug, Parser)]

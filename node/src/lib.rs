@@ -6,6 +6,9 @@
 //!
 //! [`NodeContext`]: context::NodeContext
 
+#[cfg(test)]
+narad_wire::runtime_hooks!();
+
 pub mod admin;
 pub mod cli;
 pub mod clock;

@@ -6,7 +6,7 @@
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 // As `build.rs` asks the linker to.
-narad_wire::cooperative_rings!();
+narad_wire::runtime_hooks!();
 
 fn main() -> std::process::ExitCode {
     narad_storage::memory::keep_freed();

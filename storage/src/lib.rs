@@ -5,6 +5,9 @@
 //! write or sync a log takes no more appends until it is reopened. Everything runs on the executor that
 //! opened it; nothing is `Send` but records and batches of them. `FORMAT.md` has the bytes of every file.
 
+#[cfg(test)]
+narad_wire::runtime_hooks!();
+
 pub mod error;
 pub mod fault;
 mod files;

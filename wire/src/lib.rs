@@ -5,6 +5,9 @@
 //! outcomes (done, refused, unknown); what must hold on any executor is generic over futures'
 //! `AsyncRead` and `AsyncWrite`, and only thin parts know glommio.
 
+#[cfg(test)]
+crate::runtime_hooks!();
+
 pub mod bulk;
 pub mod client;
 pub mod convert;

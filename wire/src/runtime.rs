@@ -11,6 +11,8 @@ use std::pin::pin;
 use std::time::{Duration, Instant};
 
 mod glommio_runtime;
+mod hooks;
+pub mod parking;
 pub mod rings;
 mod slices;
 mod socket;

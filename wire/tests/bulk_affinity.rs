@@ -8,6 +8,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+// As `build.rs` asks the linker to.
+narad_wire::runtime_hooks!();
+
 #[test]
 fn serving_threads_are_not_pinned_to_the_starters_core() {
     let dir = PathBuf::from(env!("CARGO_TARGET_TMPDIR"))

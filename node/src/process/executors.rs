@@ -1,16 +1,10 @@
 //! Executors on CPUs.
 //!
 //! What this file keeps true: every executor is made with the same measured settings; helper
-//! threads of a pinned executor are not pinned with it; an executor never sleeps through work that
-//! is ready for longer than `WATCHDOG`.
+//! threads of a pinned executor are not pinned with it.
 //!
-//! The last point is about glommio 0.9: when its preemption timer, or a late write to the eventfd by
-//! which other threads wake an executor, comes between its look at the rings and its task queues,
-//! it runs no task and may go to sleep although a queue is active; it then sleeps until something
-//! else happens, which at the start of a node is never. Three things follow from it here: no queue
-//! has `Latency::Matters` (every wake of such a queue writes the eventfd, asleep or not), the
-//! preemption timer is long, and every executor has a timer of its own, and is woken by a thread
-//! outside, that end such a sleep.
+//! No queue has `Latency::Matters`: every wake of such a queue writes an eventfd, asleep or not. That an executor
+//! does not sleep while it has work is the matter of `wire/src/runtime/parking.rs`.
 
 use crate::config::{Config, Cpus};
 use glommio::{
@@ -18,17 +12,14 @@ use glommio::{
 };
 use nix::sys::resource::Resource;
 use std::future::Future;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::time::Duration;
-use tokio::sync::Notify;
 
 /// Registered memory of one executor, in bytes: beyond this, buffers come from the heap. The
 /// default pins 10 MiB in each of three rings, which a non-root user may not.
 const IO_MEMORY_BYTES: usize = 256 << 10;
-/// How long a task may run before the executor looks at its timers; see above for why it is long.
+/// How long tasks may run before the executor looks at its timers. Whatever completes in the ring for what is urgent
+/// ends their turn sooner.
 const PREEMPT: Duration = Duration::from_millis(100);
-/// Bound of a sleep through ready work. It costs about 0.1 % of a core an executor.
-const WATCHDOG: Duration = Duration::from_millis(100);
 /// Threads for calls that block (rename, remove, truncate), an executor: two, so that the removal
 /// of a large copy does not hold up a rename.
 const BLOCKING_THREADS: usize = 2;
@@ -155,48 +146,8 @@ where
             if work == Work::Calls {
                 narad_wire::runtime::short_slices();
             }
-            // The tasks have no handle: they end with the executor. The second one is woken from
-            // outside, because the timer of the first can be slept through like any other work.
-            glommio::spawn_local(async {
-                loop {
-                    glommio::timer::sleep(WATCHDOG).await;
-                }
-            })
-            .detach();
-            let poke = poked();
-            glommio::spawn_local(async move {
-                loop {
-                    poke.notified().await;
-                }
-            })
-            .detach();
             run()
         })
-}
-
-/// Something that a thread of this process notifies every [`WATCHDOG`], as long as it is held.
-fn poked() -> Arc<Notify> {
-    static POKED: OnceLock<Mutex<Vec<Weak<Notify>>>> = OnceLock::new();
-    let list = POKED.get_or_init(|| {
-        let poker = std::thread::Builder::new().name("poker".into());
-        let spawned = poker.spawn(|| {
-            loop {
-                std::thread::sleep(WATCHDOG);
-                let Some(list) = POKED.get() else { continue };
-                let mut list = list.lock().unwrap_or_else(PoisonError::into_inner);
-                list.retain(|poke| poke.upgrade().map(|poke| poke.notify_one()).is_some());
-            }
-        });
-        if let Err(error) = spawned {
-            tracing::warn!(%error, "no thread wakes the executors from outside");
-        }
-        Mutex::default()
-    });
-    let poke = Arc::new(Notify::new());
-    list.lock()
-        .unwrap_or_else(PoisonError::into_inner)
-        .push(Arc::downgrade(&poke));
-    poke
 }
 
 #[cfg(test)]

@@ -20,6 +20,9 @@ use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+// As `build.rs` asks the linker to.
+narad_wire::runtime_hooks!();
+
 /// A wait longer than this is a hang. No test measures against it.
 pub(crate) const HANG: Duration = Duration::from_secs(90);
 

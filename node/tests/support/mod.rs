@@ -15,6 +15,9 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::{Duration, Instant};
 
+// As `build.rs` asks the linker to.
+narad_wire::runtime_hooks!();
+
 /// Bound of every wait: the machine may be busy with other things.
 pub const PATIENCE: Duration = Duration::from_secs(90);
 

@@ -11,6 +11,9 @@ use std::future::Future;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
+// As `build.rs` asks the linker to.
+narad_wire::runtime_hooks!();
+
 static NEXT: AtomicU32 = AtomicU32::new(0);
 
 /// A directory under the build directory that is removed when the test passes.

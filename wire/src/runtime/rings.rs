@@ -4,14 +4,12 @@
 //! completion is posted at once: an inter-processor interrupt for every readable socket, where the thread
 //! runs anyway and will look by itself. glommio looks at every turn of its loop and enters the kernel before
 //! it sleeps, so it needs none of them; with `IORING_SETUP_COOP_TASKRUN` (Linux 5.19) the kernel posts
-//! at the thread's next entry, whatever that is for. glommio 0.9 has no setting for it, so the one
-//! function of liburing that makes its rings is wrapped when a program is linked.
+//! at the thread's next entry, whatever that is for.
 //!
 //! What this file keeps true: a ring that polls its device is made as it was asked for; a kernel
 //! that does not know the flag makes the ring without it.
 //!
-//! Use: [`cooperative_rings!`](crate::cooperative_rings) once in the program's `main.rs`, and
-//! `-Wl,--wrap=io_uring_queue_init_params` for its linker.
+//! A program gets this with [`runtime_hooks!`](crate::runtime_hooks).
 
 use std::ffi::{c_int, c_uint, c_void};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -63,33 +61,6 @@ pub unsafe fn init(init: Init, entries: c_uint, ring: *mut c_void, params: *mut 
         (*params).flags = asked;
         init(entries, ring, params)
     }
-}
-
-/// Defines what the linker puts in the place of liburing's function; see `runtime/rings.rs`.
-#[macro_export]
-macro_rules! cooperative_rings {
-    () => {
-        // SAFETY: the linker's names for liburing's own function and for what takes its place.
-        unsafe extern "C" {
-            fn __real_io_uring_queue_init_params(
-                entries: ::std::ffi::c_uint,
-                ring: *mut ::std::ffi::c_void,
-                params: *mut $crate::runtime::rings::Params,
-            ) -> ::std::ffi::c_int;
-        }
-
-        // SAFETY: nothing else has this name; it is called as liburing's function would be.
-        #[unsafe(no_mangle)]
-        unsafe extern "C" fn __wrap_io_uring_queue_init_params(
-            entries: ::std::ffi::c_uint,
-            ring: *mut ::std::ffi::c_void,
-            params: *mut $crate::runtime::rings::Params,
-        ) -> ::std::ffi::c_int {
-            let real = __real_io_uring_queue_init_params;
-            // SAFETY: glommio's call, with its ring and its parameters.
-            unsafe { $crate::runtime::rings::init(real, entries, ring, params) }
-        }
-    };
 }
 
 #[cfg(test)]

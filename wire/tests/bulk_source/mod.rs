@@ -14,6 +14,9 @@ use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+// As `build.rs` asks the linker to.
+narad_wire::runtime_hooks!();
+
 pub const TOKEN: u64 = 0x5eed;
 pub const MOVE: MoveId = MoveId(40);
 

@@ -21,6 +21,9 @@ use std::time::{Duration, Instant};
 
 pub use node::TestNode;
 
+// As `build.rs` asks the linker to.
+narad_wire::runtime_hooks!();
+
 pub const TOPIC: &str = "orders";
 pub const TOPIC_ID: u64 = 17;
 
