@@ -373,8 +373,9 @@ pub(crate) fn write_buffer(len: usize) -> DmaBuffer {
     }
     SPARE
         .with_borrow_mut(|spare| {
-            let at = spare.iter().position(|b| b.len() == len)?;
-            spare.swap_remove_back(at)
+            // The one used last: the processor still has some of it.
+            let at = spare.iter().rposition(|b| b.len() == len)?;
+            spare.remove(at)
         })
         .unwrap_or_else(|| glommio::allocate_dma_buffer_global(len))
 }

@@ -64,20 +64,20 @@ pub const COMBINE_MIN_BYTES: usize = 64 << 10;
 /// disk while the rest is laid out.
 pub const GROUP_CHUNK_BYTES: usize = 512 << 10;
 
-/// Groups of several pieces that an executor has under way in one request each; others are written piece by piece. A log
-/// has one at a time, and more logs than this keep a disk busy in any case.
+/// Groups of several pieces that an executor has under way in one request each; others are written piece by
+/// piece. A log has one at a time, and more logs than this keep a disk busy in any case.
 pub const GATHER_DEPTH: u32 = 64;
 
-/// Pieces of one such request: what the kernel takes (`UIO_MAXIOV`). A group of batches of the size for which it is meant has
-/// far fewer.
+/// Pieces of one such request: what the kernel takes (`UIO_MAXIOV`). A group of batches of the size for which
+/// it is meant has far fewer.
 pub const GATHER_PIECES_MAX: usize = 1024;
 
 /// How often, a millisecond apart, the end of an executor looks whether its last groups are written before it lets the
 /// kernel keep their memory: as long as a disk that is not broken takes.
 pub const GATHER_END_LOOKS: u32 = 30_000;
 
-/// A frame's checksum is computed in steps of this, which the processor still has at hand from copying: three streams of 8 KiB, the
-/// largest step of the `crc32c` crate. 32 KiB went through it at 23 GB/s, 24 KiB at 28.
+/// A frame's checksum is computed in steps of this, which the processor still has at hand from copying: three
+/// streams of 8 KiB, the largest step of the `crc32c` crate. 32 KiB went through it at 23 GB/s, 24 KiB at 28.
 pub const CRC_STEP_BYTES: usize = 24 << 10;
 
 /// Buffers that an executor keeps for its next groups: what one group of [`GROUP_BYTES`] needs.
@@ -172,8 +172,8 @@ pub const STAGE_CHUNK_BYTES: usize = 4 << 20;
 /// Of a file that is removed, so much goes back to the disk at once.
 pub const REMOVE_STEP_BYTES: u64 = 4 << 20;
 
-/// Rest after each step, in times of what it took: a removal has at most a fifth of the disk's time, and so have those of all
-/// copies of a process together.
+/// Rest after each step, in times of what it took: a removal has at most a fifth of the disk's time, and so
+/// have those of all copies of a process together.
 pub const REMOVE_REST: u32 = 4;
 
 /// Longest such rest: copies of 10 GiB are gone within two minutes also where each step takes long.

@@ -241,8 +241,11 @@ impl Log {
     /// Makes frontier and the other small facts durable.
     ///
     /// # Errors
-    /// The disk's error; the previous state stays intact, and it may be called again.
+    /// The disk's error; the previous state stays intact, and it may be called again. [`StorageError::Closed`]: the
+    /// log has been closed, which made them durable, or has stopped; nothing was written.
     pub async fn persist_meta(&self) -> Result<(), StorageError> {
+        // Whoever closes the log waits for what has come this far.
+        self.0.still_open()?;
         self.0.persist_meta().await
     }
 
@@ -428,8 +431,8 @@ impl Log {
     /// the log is larger than `max_bytes`. Pinned and hidden records stay. Returns how many offsets went.
     ///
     /// # Errors
-    /// The disk's error; what is left over is removed at the next open. [`StorageError::Closed`]: the log has been closed or has
-    /// stopped, and nothing was deleted.
+    /// The disk's error; what is left over is removed at the next open. [`StorageError::Closed`]: the log has
+    /// been closed or has stopped, and nothing was deleted.
     pub async fn retain(
         &self,
         age: Option<Age>,

@@ -1,8 +1,9 @@
 //! Removing what is large, in steps.
 //!
-//! What this file keeps true: space goes back to the disk a little at a time, with rests, so that nothing else waits
-//! long for it, and the copies that a process removes go one after another; whoever calls has seen to it that half a file, or half a directory, left by a crash is taken
-//! for rest; a file that somebody still reads keeps its bytes.
+//! What this file keeps true: space goes back to the disk a little at a time, with rests, so that nothing else
+//! waits long for it, and the copies that a process removes go one after another; whoever calls has seen to it
+//! that half a file, or half a directory, left by a crash is taken for rest; a file that somebody still reads
+//! keeps its bytes.
 //!
 //! A file system that tells the disk of freed space at once (`discard`) keeps some disks from everything else
 //! meanwhile: a sync beside the removal of 256 MiB took 25 to 30 ms, and 2 ms at most beside its removal in steps of
@@ -23,9 +24,9 @@ use std::time::Instant;
 
 type Result<T> = std::result::Result<T, StorageError>;
 
-/// A copy is being removed by some executor of this process. When a node is drained many are removed at once, and a fifth
-/// of the disk's time for each would be all of it. Segments that go one by one take no turn: appends may wait for their
-/// space.
+/// A copy is being removed by some executor of this process. When a node is drained many are removed at once,
+/// and a fifth of the disk's time for each would be all of it. Segments that go one by one take no turn:
+/// appends may wait for their space.
 static TAKEN: AtomicBool = AtomicBool::new(false);
 
 /// The only removal of a copy, until this is dropped.

@@ -341,7 +341,7 @@ fn a_log_that_was_closed_lets_nothing_go() {
         // One that has begun is waited for; one that comes later finds the log closed.
         let first = log.clone();
         let first = glommio::spawn_local(async move { first.retain(None, Some(16 << 10)).await });
-        let late = log.clone();
+        let (late, old) = (log.clone(), log.clone());
         let closed = glommio::spawn_local(async move { log.close().await });
         glommio::timer::sleep(Duration::ZERO).await;
         let late = glommio::spawn_local(async move { late.retain(None, Some(0)).await });
@@ -351,6 +351,14 @@ fn a_log_that_was_closed_lets_nothing_go() {
         let list = std::fs::read(place.join("segments.list")).unwrap();
         let (again, _) = Log::open(&root, copy(1), &small()).await.unwrap();
         let start = again.start();
+        // What is durable is the new log's alone.
+        let meta = std::fs::read(place.join("meta")).unwrap();
+        let outcome = old.persist_meta().await;
+        assert!(
+            matches!(outcome, Err(StorageError::Closed { .. })),
+            "{outcome:?}"
+        );
+        assert_eq!(std::fs::read(place.join("meta")).unwrap(), meta);
         let outcome = late.await;
         assert!(
             matches!(outcome, Err(StorageError::Closed { .. })),

@@ -3,8 +3,8 @@
 //! What this file keeps true: no queue, buffer, retry or wait in this crate is without a number
 //! here, and numbers that depend on one another are tied by assertions.
 
-/// What is gathered of a message's small pieces before they are written, in bytes: a message of many segments is then one
-/// system call, or few. What does not fit leaves from where it is.
+/// What is gathered of a message's small pieces before they are written, in bytes: a message of many segments
+/// is then one system call, or few. What does not fit leaves from where it is.
 pub const RPC_WRITE_BUFFER_BYTES: usize = 64 << 10;
 /// So much of that memory a connection keeps while it has nothing to write, in bytes.
 pub const RPC_WRITE_KEPT_BYTES: usize = 4 << 10;

@@ -107,7 +107,8 @@ fn a_stream_that_trickles_is_not_silent() {
     const PIECES: usize = 30;
     const PIECE: usize = 512;
     let all = bytes(PIECES * PIECE, 10);
-    // The pieces take half as long again as a stream may be silent, and all of them are fewer bytes than a reader is woken for.
+    // The pieces take half as long again as a stream may be silent, and all of them are fewer bytes than a
+    // reader is woken for.
     let (idle, pause) = (Duration::from_secs(2), Duration::from_millis(100));
     assert!(pause * PIECES as u32 > idle && all.len() < narad_wire::limits::BULK_WAKE_BYTES);
     let (addr, source) = slow_source(all.clone(), PIECE, pause);

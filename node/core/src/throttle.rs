@@ -11,10 +11,14 @@
 //! made shorter step by step, for as long as copies reach that rate with it: how short that is depends on the
 //! disk, and is found out.
 //!
-//! Besides, while somebody may be disturbed, the threads that copy stand behind others that want the processor. Where others want all of them all the time that could hold a copy up, so it is given up for a while
-//! when copies get far less than they are allowed.
+//! Besides, while somebody may be disturbed, the threads that copy stand behind others that want the processor.
+//! Where others want all of it all the time that could hold a copy up, so it is given up for a while when copies
+//! get far less than they are allowed.
 
 use alloc::collections::VecDeque;
+use peak::{Held, Peak};
+
+mod peak;
 
 /// Length of a window, in ms: long enough for a p99 of a moderate load, short enough to react within a copy.
 pub const WINDOW_MS: u64 = 500;
@@ -34,12 +38,10 @@ const TAKE_PERCENT: u64 = 115;
 const DOWN_PERCENT: (u64, u64) = (50, 85);
 /// What they take back in one step, in percent of what they have.
 const UP_PERCENT: u64 = 125;
-/// Share of what copies reach when nothing holds them back, in percent, which they keep in any case: above the half that is
-/// promised, since with a short queue they miss a tenth of their limit on the average, as measured beside a busy foreground.
+/// Share of what copies reach when nothing holds them back, in percent, which they keep in any case: above the
+/// half that is promised, since with a short queue they miss a tenth of their limit on the average, as measured
+/// beside a busy foreground.
 const FLOOR_PERCENT: u64 = 58;
-/// Windows in the middle of copies that nothing held back: their median is what copies can reach. The best of them would be too
-/// much (half of that is more than half of a whole copy), and those in which copies begin or end say too little.
-const FREE_WINDOWS: usize = 8;
 /// Windows without copies after which the limit of the copies before them says nothing any more.
 const FORGET_WINDOWS: u32 = 120;
 /// Windows for which copies take everything to learn what the most is; a copy that begins fills only a part of
@@ -64,13 +66,14 @@ const FLOOR_BYTES_PER_S: u64 = 1 << 20;
 pub const UNDER_WAY_MOST_BYTES: u64 = 4 << 20;
 /// The same when copies begin to yield: half a chunk.
 pub const UNDER_WAY_SHORT_BYTES: u64 = 512 << 10;
-/// And at least: below, a copy is nothing but calls. On one disk and two cores under both nodes of a move, 128 KiB in one piece
-/// were as few as half of the speed could be had with, and the foreground's p99 was less than half of what it was with 512 KiB.
+/// And at least: below, a copy is nothing but calls. On one disk and two cores under both nodes of a move, 128
+/// KiB in one piece were as few as half of the speed could be had with, and the foreground's p99 was less than
+/// half of what it was with 512 KiB.
 pub const UNDER_WAY_LEAST_BYTES: u64 = 128 << 10;
 /// Bytes under way are multiples of this.
 const UNDER_WAY_STEP_BYTES: u64 = 64 << 10;
-/// Copies reach their limit when the best of the latest windows is above this share of it, in percent: in the others they
-/// may have begun or ended.
+/// Copies reach their limit when the best of the latest windows is above this share of it, in percent: in the
+/// others they may have begun or ended.
 const REACHED_PERCENT: u64 = 95;
 /// The queue is too short for the limit when the best of the latest windows is below this share of it, in percent:
 /// between the two it stays as it is.
@@ -155,14 +158,8 @@ pub struct Adaptive {
     too_short: u64,
     /// Windows until that is tried again, and for how many it will be believed next time.
     retry: (u32, u32),
-    /// What copies reach when nothing holds them back, in bytes/s, as far as it is known.
-    peak: u64,
-    /// What they reached in the latest windows that tell it, in bytes/s; see [`FREE_WINDOWS`].
-    free: VecDeque<u64>,
-    /// The window before had copies.
-    copying: bool,
-    /// What they reached in it, if nothing held them back and the one before it had copies as well.
-    between: Option<u64>,
+    /// What copies reach when nothing holds them back, as far as it is known.
+    peak: Peak,
     /// Windows for which copies still take everything, and the most in those that have passed.
     probing: Option<(u32, u64)>,
     /// The most was learned once.
@@ -192,10 +189,7 @@ impl Default for Adaptive {
             found: UNDER_WAY_SHORT_BYTES,
             too_short: 0,
             retry: (0, RETRY_WINDOWS),
-            peak: 0,
-            free: VecDeque::new(),
-            copying: false,
-            between: None,
+            peak: Peak::default(),
             probing: None,
             learned: false,
             since_probe: 0,
@@ -217,12 +211,49 @@ impl Adaptive {
 
     /// A window has ended; the limits for the next.
     pub fn step(&mut self, window: Window) -> Limits {
-        let held = self.limit.is_some() || self.allowed() < UNDER_WAY_SHORT_BYTES;
+        let short = self.allowed() < UNDER_WAY_SHORT_BYTES;
         // On a machine that lets them have nothing either way, nothing is known anew.
         let competing = !self.giving && self.insisting == 0;
-        let limited = self.limit.is_some();
-        self.learn(window, !held && competing, limited);
-        self.decide(window)
+        let held = match self.limit {
+            Some(_) => Held::Rate,
+            None if short || !competing => Held::Otherwise,
+            None => Held::Free,
+        };
+        self.peak.learn(window, held);
+        let bytes_per_s = self.rate(window);
+        self.giving = self.gives_way(window);
+        Limits {
+            bytes_per_s,
+            under_way_bytes: self.allowed(),
+            gives_way: self.giving,
+        }
+    }
+
+    /// A window has ended in which a limit of somebody else was in force, none where `free`: it tells what the
+    /// foreground bears without copies, and where there was no limit what copies can reach. About the queue and
+    /// the rate, which were not the machine's, it tells nothing. The limits that begin when the machine's do: those
+    /// with which a copy begins after a rest.
+    pub fn watch(&mut self, window: Window, free: bool) -> Limits {
+        if free {
+            self.peak.learn_anew(window);
+            if self.peak.is_told() {
+                (self.learned, self.since_probe) = (true, 0);
+            }
+        } else {
+            self.peak.pass(window);
+        }
+        let heard = window.samples >= SAMPLES_MIN;
+        if heard && window.copied_bytes == 0 {
+            remember(&mut self.quiet, window.p99_us, BASELINE_WINDOWS);
+        }
+        (self.probing, self.starved, self.insisting) = (None, 0, 0);
+        self.giving = heard;
+        let bytes_per_s = self.between_copies(heard);
+        Limits {
+            bytes_per_s,
+            under_way_bytes: self.under_way,
+            gives_way: self.giving,
+        }
     }
 
     /// Bytes that may be under way in the window that goes on.
@@ -234,65 +265,7 @@ impl Adaptive {
         }
     }
 
-    fn decide(&mut self, window: Window) -> Limits {
-        let bytes_per_s = self.rate(window);
-        self.giving = self.gives_way(window);
-        Limits {
-            bytes_per_s,
-            under_way_bytes: self.allowed(),
-            gives_way: self.giving,
-        }
-    }
-
-    /// A window has ended in which a limit of somebody else was in force: what the foreground bears without copies
-    /// and what copies reach is learned from it, and nothing about the queue, which was not the machine's: what was found out
-    /// before stays. `free`: that limit was none. The limits that begin when the machine's do.
-    pub fn watch(&mut self, window: Window, free: bool) -> Limits {
-        let before = self.clone();
-        if free {
-            let known = core::mem::take(&mut self.peak);
-            self.learn(window, true, false);
-            if self.free.is_empty() {
-                self.peak = self.peak.max(known);
-            }
-        }
-        let limits = self.decide(window);
-        self.hold(before.found);
-        (self.too_short, self.retry) = (before.too_short, before.retry);
-        if !free {
-            // Copies reached what that limit allowed.
-            (self.peak, self.learned) = (before.peak, before.learned);
-            (self.probing, self.since_probe) = (before.probing, before.since_probe);
-            (self.free, self.between) = (before.free, None);
-        }
-        Limits {
-            under_way_bytes: self.under_way,
-            ..limits
-        }
-    }
-
-    /// What a window says about what copies can reach, which is never less than what was known: `free`, nothing of
-    /// this node's held them back in it (something of another node's may have), `limited`: their rate was.
-    fn learn(&mut self, window: Window, free: bool, limited: bool) {
-        let copying = window.copied_bytes > 0;
-        if let Some(reached) = self.between.take()
-            && copying
-        {
-            remember(&mut self.free, reached, FREE_WINDOWS);
-        }
-        let reached = window.copied_per_s();
-        let middle = median(&self.free).unwrap_or(0);
-        let best = if self.free.is_empty() || !(free || limited) {
-            reached
-        } else {
-            0
-        };
-        self.peak = self.peak.max(middle).max(best);
-        self.between = (free && copying && self.copying).then_some(reached);
-        self.copying = copying;
-    }
-
-    /// Whether the threads that copy let others have the processor first in the next window.
+    /// Whether the threads that copy stand behind others in the next window.
     fn gives_way(&mut self, window: Window) -> bool {
         if self.insisting > 0 {
             self.insisting -= 1;
@@ -320,21 +293,9 @@ impl Adaptive {
             if heard {
                 remember(&mut self.quiet, window.p99_us, BASELINE_WINDOWS);
             }
-            // The next copy begins with a short queue if there is somebody to disturb: a window is long. What
-            // the last one could do with stays.
-            if heard {
-                self.hold(self.found);
-            } else {
-                self.under_way = UNDER_WAY_MOST_BYTES;
-                self.look_anew();
-            }
-            if self.listening > 0 {
-                // That limit was for listening.
-                (self.listening, self.limit) = (0, None);
-            }
             // A copy that ended before the most was known has shown what there is to know.
             self.learned |= self.probing.take().is_some();
-            return self.rest(heard);
+            return self.between_copies(heard);
         }
         if let Some((limit, _)) = self.bore.take() {
             self.limit = Some(limit);
@@ -391,8 +352,8 @@ impl Adaptive {
     /// The foreground bears too much: `now` instead of `baseline`.
     fn give(&mut self, baseline: u64, now: u64, copied_per_s: u64) {
         if self.under_way > self.found {
-            // What the short queue changes is seen in the next windows. Under a limit copies had a longer one for more than
-            // the short one gives, which is too much.
+            // What the short queue changes is seen in the next windows. Under a limit copies had a longer one
+            // for more than the short one gives, which is too much.
             self.hold(self.found);
             if self.limit.is_none() {
                 return;
@@ -416,8 +377,8 @@ impl Adaptive {
         self.limit = Some((had / 100 * keep).max(floor));
     }
 
-    /// Whether copies reached so many percent of their limit in one of the latest windows at least: in the others they may have
-    /// begun or ended.
+    /// Whether copies reached so many percent of their limit in one of the latest windows at least: in the
+    /// others they may have begun or ended.
     fn reaches(&self, percent: u64) -> bool {
         let reached = self.reached.iter().copied().max().unwrap_or(u64::MAX);
         let limit = self.limit.unwrap_or_else(|| self.floor());
@@ -459,13 +420,31 @@ impl Adaptive {
         self.reached.clear();
     }
 
+    /// The queue and the limit with which the next copy of the machine's begins. The queue is short if there is
+    /// somebody to disturb, since a window is long; what the last copy could do with stays.
+    fn between_copies(&mut self, heard: bool) -> Option<u64> {
+        if heard {
+            self.hold(self.found);
+        } else {
+            self.under_way = UNDER_WAY_MOST_BYTES;
+            self.look_anew();
+        }
+        if self.listening > 0 {
+            // That limit was for listening.
+            (self.listening, self.limit) = (0, None);
+        }
+        self.rest(heard)
+    }
+
     /// Nothing was copied: the limit with which the next copy begins. A window is long, so where somebody may
     /// be disturbed it begins low.
     fn rest(&mut self, heard: bool) -> Option<u64> {
         self.bore = match (self.limit.take(), self.bore) {
             (Some(limit), _) => Some((limit, 0)),
             (None, Some((limit, since))) if since < FORGET_WINDOWS => Some((limit, since + 1)),
-            (None, _) if heard && self.peak > 0 => Some((self.floor(), FORGET_WINDOWS)),
+            (None, _) if heard && self.peak.bytes_per_s() > 0 => {
+                Some((self.floor(), FORGET_WINDOWS))
+            }
             (None, _) => None,
         };
         self.bore.map(|(limit, _)| limit)
@@ -486,9 +465,9 @@ impl Adaptive {
         };
         self.probing = (left > 0).then_some((left, most));
         if left == 0 {
-            (self.peak, self.learned, self.since_probe) = (most, true, 0);
+            self.peak.set(most);
+            (self.learned, self.since_probe) = (true, 0);
             (self.too_short, self.retry) = (0, (0, RETRY_WINDOWS));
-            self.free.clear();
         }
         left > 0
     }
@@ -496,11 +475,11 @@ impl Adaptive {
     fn take(&mut self) {
         let Some(limit) = self.limit else { return };
         let more = limit / 100 * UP_PERCENT;
-        self.limit = (more < self.peak / 100 * UP_PERCENT).then_some(more);
+        self.limit = (more < self.peak.bytes_per_s() / 100 * UP_PERCENT).then_some(more);
     }
 
     fn floor(&self) -> u64 {
-        (self.peak / 100 * FLOOR_PERCENT).max(FLOOR_BYTES_PER_S)
+        (self.peak.bytes_per_s() / 100 * FLOOR_PERCENT).max(FLOOR_BYTES_PER_S)
     }
 }
 

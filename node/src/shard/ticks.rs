@@ -32,6 +32,10 @@ pub(crate) async fn flush_frontiers(shard: Rc<Shard>) {
                     let writing = partition.unwritten.begin();
                     match partition.log.persist_meta().await {
                         Ok(()) => writing.durable(),
+                        // Who closed it has written it.
+                        Err(StorageError::Closed { reason, .. }) => {
+                            tracing::debug!(copy = %partition.copy, reason, "the frontier of a closed log");
+                        }
                         Err(error) => {
                             tracing::warn!(copy = %partition.copy, %error, "the frontier is not written; tried again");
                             flush.notify_one();

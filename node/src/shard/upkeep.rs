@@ -1,5 +1,6 @@
-//! Upkeep of the logs: one that is idle gives back files, memory and the space reserved ahead, and files
-//! alone when too many are open; sealed segments are read again, slowly, so that decay is met before a move or a consumer meets it.
+//! Upkeep of the logs: one that is idle gives back files, memory and the space reserved ahead, and files alone
+//! when too many are open; sealed segments are read again, slowly, so that decay is met before a move or a
+//! consumer meets it.
 //!
 //! What this file keeps true: an idle node does nothing once everything is given back; reading again
 //! stays below the configured rate, one partition at a time; nothing here holds on to a partition that

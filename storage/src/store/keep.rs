@@ -239,8 +239,8 @@ impl Store {
         Ok(())
     }
 
-    /// For work in the background that may outlive a close: whoever closed the log may be removing its files, or have opened
-    /// them anew.
+    /// For work that may outlive a close: whoever closed the log may be removing its files, or have opened them
+    /// anew.
     pub(crate) fn still_open(&self) -> Result<(), StorageError> {
         match &self.state.borrow().closed {
             None => Ok(()),

@@ -1,8 +1,8 @@
 //! How many bytes of a bulk stream have to be there before its reader is woken.
 //!
-//! What this file keeps true: a reader is woken when what it waits for is there, or [`BULK_WAKE_BYTES`] of it, or the
-//! connection has ended; of bytes that come so slowly that the stream's idle time passes before, what is there is read then, so
-//! only a stream that brings nothing at all counts as silent.
+//! What this file keeps true: a reader is woken when what it waits for is there, or [`BULK_WAKE_BYTES`] of it,
+//! or the connection has ended; of bytes that come so slowly that the stream's idle time passes before, what is
+//! there is read then, so only a stream that brings nothing at all counts as silent.
 //!
 //! Without the mark the kernel wakes the reader for every segment that arrives: a dozen wake-ups for a piece that is of
 //! use only as a whole.

@@ -1,15 +1,15 @@
 //! Who gets the processor first: short time slices for threads that somebody waits for; those that copy stand behind.
 //!
-//! What this file keeps true: nothing fails where the system does not grant it; the policy of a thread stays what
-//! whoever started the process has given it, and so does its priority, but for a thread that copies while it stands behind, and
-//! only where it can go back: a thread without privileges that has lowered its priority, or has gone into the class for
-//! idle time, stays there for ever.
+//! What this file keeps true: nothing fails where the system does not grant it; the policy of a thread stays
+//! what whoever started the process has given it, and so does its priority, but for a thread that copies while
+//! it stands behind, and only where it can go back: a thread without privileges that has lowered its priority,
+//! or has gone into the class for idle time, stays there for ever.
 //!
 //! A thread that copies computes for milliseconds at a time. Where it shares a processor with one that serves
-//! calls, a call would wait for the end of its slice (3 ms by default). A thread that has asked for a short slice gets
-//! the processor as soon as it is woken, and gives it back sooner, as long as it has had no more than its share. With a dozen
-//! threads that copy beside it that share is small; so those lower their priority while somebody may be disturbed.
-//! On processors of their own nothing changes.
+//! calls, a call would wait for the end of its slice (3 ms by default). A thread that has asked for a short
+//! slice gets the processor as soon as it is woken, and gives it back sooner, as long as it has had no more
+//! than its share. With a dozen threads that copy beside it that share is small; so those lower their priority
+//! while somebody may be disturbed. On processors of their own nothing changes.
 
 use nix::libc::{self, SYS_sched_getattr, SYS_sched_setattr, c_int, sched_attr};
 use std::cell::Cell;
@@ -51,9 +51,9 @@ thread_local! {
     static BEFORE: Cell<Option<(c_int, Behind)>> = const { Cell::new(None) };
 }
 
-/// For threads that copy, between two pieces: the calling thread stands behind others from now on, or as it did before it
-/// first did (`None`). Where it could not go back again, it lets another thread that waits for this processor have it
-/// once, instead.
+/// For threads that copy, between two pieces: the calling thread stands behind others from now on, or as it did
+/// before it first did (`None`). Where it could not go back again, it lets another thread that waits for this
+/// processor have it once, instead.
 pub fn stand(behind: Option<Behind>) {
     match (behind, BEFORE.get()) {
         (None, None) => {}
@@ -118,8 +118,9 @@ fn set_priority(thread: libc::id_t, priority: c_int) -> io::Result<()> {
     }
 }
 
-/// The kernel's workers for the calling thread's requests have the priority that it had when they were made, and stay for some
-/// seconds: a sync that somebody waits for would be done by one that stands behind. Some hundred µs.
+/// The kernel's workers for the calling thread's requests have the priority that it had when they were made,
+/// and stay for some seconds: a sync that somebody waits for would be done by one that stands behind. Some
+/// hundred µs.
 fn bring_helpers(priority: c_int) {
     let name = format!("iou-wrk-{}", nix::unistd::gettid());
     let Ok(threads) = std::fs::read_dir("/proc/self/task") else {
