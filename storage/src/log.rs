@@ -242,7 +242,7 @@ impl Log {
     ///
     /// # Errors
     /// The disk's error; the previous state stays intact, and it may be called again. [`StorageError::Closed`]: the
-    /// log has been closed, which made them durable, or has stopped; nothing was written.
+    /// log has been closed, which makes them durable where the disk does not fail, or has stopped; nothing was written.
     pub async fn persist_meta(&self) -> Result<(), StorageError> {
         // Whoever closes the log waits for what has come this far.
         self.0.still_open()?;
@@ -444,8 +444,10 @@ impl Log {
     /// The flip of this copy is known: from now on it is an ordinary copy.
     ///
     /// # Errors
-    /// The disk's error; the mark then still stands.
+    /// The disk's error; the mark then still stands. [`StorageError::Closed`]: the log has been closed or has
+    /// stopped; so does it.
     pub async fn clear_install_mark(&self) -> Result<(), StorageError> {
+        self.0.still_open()?;
         let old = self.0.state.borrow_mut().install.take();
         if old.is_none() {
             return Ok(());
@@ -454,6 +456,7 @@ impl Log {
             self.0.state.borrow_mut().install = old;
             return Err(error);
         }
+        // Also beside a close that came meanwhile: what is done here twice is as if it had been done once.
         disk::remove_file(&self.0.dir.join(layout::STAGED_FILE)).await?;
         self.0.trim_copied().await
     }

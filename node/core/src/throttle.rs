@@ -2,8 +2,9 @@
 //!
 //! What this file keeps true: with nobody to disturb, copies take everything; when the foreground's p99
 //! rises above its own baseline (what it is while nothing is copied) copies yield, the more the further it has
-//! risen, and take back as it falls; what the foreground bore is where the next copy begins; copies never get
-//! less than half of what they reach here when nothing holds them back, so a move always ends.
+//! risen, and take back as it falls; what the foreground bore is where the next copy begins; copies get half of what they
+//! reach here when nothing holds them back, or more, so a move always ends (less only for the three windows in which it is
+//! tried whether they can do with a shorter queue).
 //!
 //! There are two limits. The bytes under way to the disk come first: a disk serves in the order of arrival, so
 //! they are what a foreground's sync waits behind, and a short queue costs a copy little. The rate comes second,
@@ -176,6 +177,8 @@ pub struct Adaptive {
     insisting: u32,
     /// They do in the window that goes on.
     giving: bool,
+    /// The window before was somebody else's.
+    watched: bool,
 }
 
 impl Default for Adaptive {
@@ -198,6 +201,7 @@ impl Default for Adaptive {
             starved: 0,
             insisting: 0,
             giving: false,
+            watched: false,
         }
     }
 }
@@ -219,7 +223,12 @@ impl Adaptive {
             None if short || !competing => Held::Otherwise,
             None => Held::Free,
         };
-        self.peak.learn(window, held);
+        if core::mem::take(&mut self.watched) {
+            // What was in force in it was not the machine's alone.
+            self.peak.pass();
+        } else {
+            self.peak.learn(window, held);
+        }
         let bytes_per_s = self.rate(window);
         self.giving = self.gives_way(window);
         Limits {
@@ -240,8 +249,9 @@ impl Adaptive {
                 (self.learned, self.since_probe) = (true, 0);
             }
         } else {
-            self.peak.pass(window);
+            self.peak.pass();
         }
+        self.watched = true;
         let heard = window.samples >= SAMPLES_MIN;
         if heard && window.copied_bytes == 0 {
             remember(&mut self.quiet, window.p99_us, BASELINE_WINDOWS);

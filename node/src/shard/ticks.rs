@@ -32,7 +32,7 @@ pub(crate) async fn flush_frontiers(shard: Rc<Shard>) {
                     let writing = partition.unwritten.begin();
                     match partition.log.persist_meta().await {
                         Ok(()) => writing.durable(),
-                        // Who closed it has written it.
+                        // Whoever closes one writes it, if the disk takes it.
                         Err(StorageError::Closed { reason, .. }) => {
                             tracing::debug!(copy = %partition.copy, reason, "the frontier of a closed log");
                         }

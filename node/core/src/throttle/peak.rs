@@ -1,7 +1,8 @@
 //! What copies reach when nothing holds them back.
 //!
-//! What this file keeps true: nothing less is believed because of copies that were held back, or of a window
-//! in which copies began or ended, and nothing more because of a lucky one.
+//! What this file keeps true: nothing less is believed because of copies that were held back, or of a window in which
+//! copies, or what holds them back, began or ended. More is believed of what windows in their middle have reached on the
+//! whole; of a single one only where that is all there is, or where copies were held back and reached more all the same.
 
 use super::{Window, median, remember};
 use alloc::collections::VecDeque;
@@ -29,7 +30,7 @@ pub(super) struct Peak {
     bytes_per_s: u64,
     /// What copies reached in the latest windows that tell it, in bytes/s.
     free: VecDeque<u64>,
-    /// The window before had copies.
+    /// The window before had copies that nothing held back.
     copying: bool,
     /// What they reached in it, if nothing held them back and the one before it had copies as well.
     between: Option<u64>,
@@ -40,9 +41,9 @@ impl Peak {
         self.bytes_per_s
     }
 
-    /// Windows in the middle of free copies have told it.
+    /// As many windows in the middle of free copies have told it as are kept.
     pub(super) fn is_told(&self) -> bool {
-        !self.free.is_empty()
+        self.free.len() == FREE_WINDOWS
     }
 
     /// A window has ended. What is known becomes no less by it.
@@ -51,7 +52,7 @@ impl Peak {
         let middle = median(&self.free).unwrap_or(0);
         // A free window, and one that was limited to a share of what is known, say nothing beyond the middle.
         let alone = match held {
-            Held::Free | Held::Rate if self.is_told() => 0,
+            Held::Free | Held::Rate if !self.free.is_empty() => 0,
             Held::Free | Held::Rate | Held::Otherwise => window.copied_per_s(),
         };
         self.bytes_per_s = self.bytes_per_s.max(middle).max(alone);
@@ -67,9 +68,9 @@ impl Peak {
         }
     }
 
-    /// A window has ended that says nothing.
-    pub(super) fn pass(&mut self, window: Window) {
-        self.note(window, false);
+    /// A window has ended that says nothing: a limit of somebody else was in force, in a part of it at least.
+    pub(super) fn pass(&mut self) {
+        (self.between, self.copying) = (None, false);
     }
 
     /// It was tried, and is this.
@@ -85,7 +86,8 @@ impl Peak {
         {
             remember(&mut self.free, reached, FREE_WINDOWS);
         }
+        // The first one of them was not free for all of its time.
         self.between = (free && copying && self.copying).then(|| window.copied_per_s());
-        self.copying = copying;
+        self.copying = free && copying;
     }
 }

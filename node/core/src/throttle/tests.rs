@@ -3,6 +3,8 @@
 use super::*;
 use alloc::vec::Vec;
 
+mod watched;
+
 const MB: u64 = 1 << 20;
 
 fn window(p99_us: u64, copied_per_s: u64) -> Window {
@@ -251,30 +253,6 @@ fn copies_keep_half_of_the_speed_on_every_disk_however_p99_goes_with_the_queue()
 }
 
 #[test]
-fn a_limit_of_somebody_else_says_nothing_about_the_queue() {
-    for half in [64 << 10, 1 << 20] {
-        let mut machine = rested();
-        let (_, found) = squeezed(&mut machine, half, 60);
-        let too_short = machine.too_short;
-        // No limit, a foreground that suffers; one far below what the machine allows; one that nobody notices;
-        // nobody there.
-        for (p99_us, speed) in [(9_000, 700), (9_000, 20), (1_000, 300), (0, 300)] {
-            let samples = if p99_us == 0 { 0 } else { 200 };
-            for _ in 0..40 {
-                let window = Window {
-                    samples,
-                    ..window(p99_us, speed * MB)
-                };
-                machine.watch(window, speed == 700);
-            }
-            let limits = machine.step(window(9_000, 0));
-            assert_eq!(limits.under_way_bytes, found, "what was found out stays");
-            assert!(machine.too_short <= too_short);
-        }
-    }
-}
-
-#[test]
 fn a_queue_that_was_found_out_outlives_a_time_without_anybody() {
     let mut machine = rested();
     let (_, found) = squeezed(&mut machine, 64 << 10, 40);
@@ -395,25 +373,6 @@ fn copies_that_get_nothing_when_they_give_way_insist_for_most_of_the_time() {
 }
 
 #[test]
-fn what_copies_can_reach_is_what_they_reach_in_their_middle() {
-    let mut machine = rested();
-    // Four copies that nothing holds back: they begin and end in the course of a window, and one window is a lucky one.
-    for lucky in [300, 300, 390, 300] {
-        for mbs in [120, 300, lucky, 290, 40] {
-            machine.watch(window(9_000, mbs * MB), true);
-        }
-        machine.watch(window(1_000, 0), true);
-    }
-    assert_eq!(machine.peak.bytes_per_s(), 300 * MB);
-    // A limit of somebody's, and copies that are held back, say nothing about it.
-    for _ in 0..20 {
-        machine.watch(window(1_000, 20 * MB), false);
-        machine.step(window(9_000, 150 * MB));
-    }
-    assert_eq!(machine.peak.bytes_per_s(), 300 * MB);
-}
-
-#[test]
 fn windows_in_which_copies_begin_or_end_do_not_make_the_queue_longer() {
     let mut machine = rested();
     for _ in 0..4 {
@@ -472,27 +431,6 @@ fn a_disk_that_was_slow_for_a_moment_is_no_slow_disk() {
 }
 
 #[test]
-fn a_limit_of_somebody_else_is_not_what_copies_can_reach() {
-    let mut machine = rested();
-    for _ in 0..2 * PROBE_EVERY_WINDOWS {
-        machine.watch(window(1_000, 20 * MB), false);
-    }
-    // It is lifted for good, and the machine learns what there is.
-    machine.step(window(1_000, 0));
-    let (speed, _) = play(&mut machine, 400 * MB, 80, 50);
-    assert!((225 * MB..=240 * MB).contains(&speed), "{}", speed / MB);
-    // A source that yields, or whose copies are small, does not make a node forget it.
-    let alone = Window {
-        samples: 0,
-        ..window(0, 30 * MB)
-    };
-    for _ in 0..60 {
-        machine.step(alone);
-    }
-    assert_eq!(machine.peak.bytes_per_s(), 400 * MB);
-}
-
-#[test]
 fn a_short_queue_without_a_limit_does_not_hold_copies_below_what_they_keep() {
     let mut machine = rested();
     squeezed(&mut machine, 64 << 10, 40);
@@ -500,7 +438,8 @@ fn a_short_queue_without_a_limit_does_not_hold_copies_below_what_they_keep() {
     // A foreground that suffers no more, until there is no limit; then the disk needs a longer queue, and p99
     // goes neither way.
     for _ in 0..30 {
-        machine.step(window(1_000, machine.limit.unwrap_or(600 * MB)));
+        let speed = machine.limit.unwrap_or(600 * MB).min(600 * MB);
+        machine.step(window(1_000, speed));
     }
     let mut limits = machine.step(window(9_000, 600 * MB));
     let mut speed = 0;
@@ -510,9 +449,6 @@ fn a_short_queue_without_a_limit_does_not_hold_copies_below_what_they_keep() {
         speed = limits.bytes_per_s.unwrap_or(able).min(able);
         limits = machine.step(window(if n < 3 { 9_000 } else { 1_200 }, speed));
     }
-    assert!(
-        speed * 100 >= machine.peak.bytes_per_s() * 50,
-        "{}",
-        speed / MB
-    );
+    let peak = machine.peak.bytes_per_s();
+    assert!(speed * 2 >= peak, "{} of {} MB/s", speed / MB, peak / MB);
 }
