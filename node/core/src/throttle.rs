@@ -2,9 +2,9 @@
 //!
 //! What this file keeps true: with nobody to disturb, copies take everything; when the foreground's p99
 //! rises above its own baseline (what it is while nothing is copied) copies yield, the more the further it has
-//! risen, and take back as it falls; what the foreground bore is where the next copy begins; copies get half of what they
-//! reach here when nothing holds them back, or more, so a move always ends (less only for the three windows in which it is
-//! tried whether they can do with a shorter queue).
+//! risen, and take back as it falls; what the foreground bore is where the next copy begins; copies get half
+//! of what they reach here when nothing holds them back, or more, so a move always ends (less only for the
+//! three windows in which it is tried whether they can do with a shorter queue).
 //!
 //! There are two limits. The bytes under way to the disk come first: a disk serves in the order of arrival, so
 //! they are what a foreground's sync waits behind, and a short queue costs a copy little. The rate comes second,

@@ -60,8 +60,8 @@ mod tests {
 
     /// About as long as a turn takes until its first task.
     const PREEMPT: Duration = Duration::from_micros(20);
-    /// Without the hooks the executor sleeps for good within a thousand; where turns are short it takes longer until one is cut
-    /// short.
+    /// Without the hooks the executor sleeps for good within a thousand; where turns are short it takes longer until
+    /// one is cut short.
     const CALLS: std::ops::Range<u64> = 20_000..2_000_000;
     /// Longer than that is for good.
     const HANG: Duration = Duration::from_secs(90);
