@@ -231,11 +231,7 @@ impl Adaptive {
         }
         let bytes_per_s = self.rate(window);
         self.giving = self.gives_way(window);
-        Limits {
-            bytes_per_s,
-            under_way_bytes: self.allowed(),
-            gives_way: self.giving,
-        }
+        self.limits(bytes_per_s)
     }
 
     /// A window has ended in which a limit of somebody else was in force, none where `free`: it tells what the
@@ -252,18 +248,29 @@ impl Adaptive {
             self.peak.pass();
         }
         self.watched = true;
+        let heard = self.hears(window);
+        (self.probing, self.starved, self.insisting) = (None, 0, 0);
+        self.giving = heard;
+        let bytes_per_s = self.between_copies(heard);
+        self.limits(bytes_per_s)
+    }
+
+    /// Those for the next window, with this rate.
+    fn limits(&self, bytes_per_s: Option<u64>) -> Limits {
+        Limits {
+            bytes_per_s,
+            under_way_bytes: self.allowed(),
+            gives_way: self.giving,
+        }
+    }
+
+    /// Whether the window had calls enough to say something; without copies, what they bore is the baseline's.
+    fn hears(&mut self, window: Window) -> bool {
         let heard = window.samples >= SAMPLES_MIN;
         if heard && window.copied_bytes == 0 {
             remember(&mut self.quiet, window.p99_us, BASELINE_WINDOWS);
         }
-        (self.probing, self.starved, self.insisting) = (None, 0, 0);
-        self.giving = heard;
-        let bytes_per_s = self.between_copies(heard);
-        Limits {
-            bytes_per_s,
-            under_way_bytes: self.under_way,
-            gives_way: self.giving,
-        }
+        heard
     }
 
     /// Bytes that may be under way in the window that goes on.
@@ -298,11 +305,8 @@ impl Adaptive {
     }
 
     fn rate(&mut self, window: Window) -> Option<u64> {
-        let heard = window.samples >= SAMPLES_MIN;
+        let heard = self.hears(window);
         if window.copied_bytes == 0 {
-            if heard {
-                remember(&mut self.quiet, window.p99_us, BASELINE_WINDOWS);
-            }
             // A copy that ended before the most was known has shown what there is to know.
             self.learned |= self.probing.take().is_some();
             return self.between_copies(heard);

@@ -237,6 +237,17 @@ fn copies_keep_half_of_the_speed_on_every_disk_however_p99_goes_with_the_queue()
                     below += u64::from(speed < half);
                     worst = worst.min(speed);
                 }
+                if n == 199 {
+                    // Before what copies can reach is learned anew, and with it how short the queue may be.
+                    let peak = machine.peak.bytes_per_s();
+                    assert!(
+                        all * 10 >= peak * 495 && worst * 100 >= peak * 35,
+                        "at {half} KiB, pattern {number}: {} and {} of {} MB/s",
+                        all / 100 / MB,
+                        worst / MB,
+                        peak / MB
+                    );
+                }
             }
             let peak = machine.peak.bytes_per_s();
             let mean = all / windows;
