@@ -5,15 +5,13 @@
 
 use std::process::Command;
 
+#[path = "../wire/link.rs"]
+mod link;
+
 fn main() {
     println!("cargo:rerun-if-changed=build.rs");
-    for name in [
-        "io_uring_queue_init_params",
-        "rust_io_uring_prep_timeout",
-        "io_uring_wait_cqes",
-    ] {
-        println!("cargo:rustc-link-arg-bins=-Wl,--wrap={name}");
-    }
+    println!("cargo:rerun-if-changed=../wire/link.rs");
+    link::replace_functions("rustc-link-arg-bins");
     // Written at every commit and checkout.
     let log = "../.git/logs/HEAD";
     if std::path::Path::new(log).exists() {

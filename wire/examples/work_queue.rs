@@ -13,7 +13,7 @@ use narad_wire::client::{
 use narad_wire::error::{ErrorCode, WireError};
 use std::collections::BTreeSet;
 
-// A program on glommio 0.9 is linked with these, or its executors may sleep while they have work; `build.rs` beside
+// A program on glommio 0.9 is linked with these, or its executors may sleep while they have work; `link.rs` beside
 // this crate's manifest tells the linker. A test that takes this file in has its own.
 #[cfg(not(test))]
 narad_wire::runtime_hooks!();

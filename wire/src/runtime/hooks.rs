@@ -10,7 +10,7 @@
 //! function may.
 //!
 //! Use: [`runtime_hooks!`](crate::runtime_hooks) once in a program, and for its linker `-Wl,--wrap=` with each of
-//! the three names; `build.rs` of this crate has them. What is linked without is as glommio made it.
+//! the three names; `link.rs` beside this crate's manifest has them. What is linked without is as glommio made it.
 
 /// Defines what the linker puts in the place of liburing's functions; see `runtime/hooks.rs`.
 #[macro_export]
@@ -72,7 +72,7 @@ macro_rules! runtime_hooks {
             time: *const ::std::ffi::c_void,
             signals: *const ::std::ffi::c_void,
         ) -> ::std::ffi::c_int {
-            if let Some(refused) = $crate::runtime::parking::may_sleep() {
+            if let Some(refused) = $crate::runtime::parking::refusal() {
                 return refused;
             }
             // SAFETY: glommio's call, with its ring and what it waits for.

@@ -37,7 +37,7 @@ pub fn timer_is_made(events: c_uint) {
 
 /// glommio is about to sleep until something completes: what it gets to hear instead, if it must not.
 #[must_use]
-pub fn may_sleep() -> Option<c_int> {
+pub fn refusal() -> Option<c_int> {
     if LOOKED.get() {
         return None;
     }
